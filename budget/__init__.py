@@ -1,0 +1,1 @@
+"""Text-to-prompt planning: what a model gets to read under a token budget, and why."""

@@ -1,0 +1,1 @@
+"""HTTP route handlers, one file for each family of routes."""
