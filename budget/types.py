@@ -1,4 +1,4 @@
-"""What goes into a plan and what comes out: the conversation, the passages, segments, and every fate with its reason."""
+"""What goes into a plan and what comes out: conversation, passages, segments, and every fate with its reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

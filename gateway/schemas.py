@@ -282,7 +282,7 @@ class ChatCompletionChunk(Struct, kw_only=True):
     model: str
     choices: list[ChunkChoice]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    usage: CompletionUsage | None | UnsetType = UNSET
+    usage: CompletionUsage | UnsetType | None = UNSET
     budget_report: BudgetReport | UnsetType = UNSET
 
 

@@ -21,7 +21,7 @@ class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all policy types: immutable, and an unknown key is an error."""
 
 
-class SectionLimit(_Strict):
+class SectionLimit(_Strict, frozen=True):
     """Room of one prompt section. `max_share` is a share of the prompt budget; unused room flows on."""
 
     max_tokens: PositiveCount | None = None
@@ -30,7 +30,7 @@ class SectionLimit(_Strict):
     priority: int = 0
 
 
-class HistorySection(SectionLimit):
+class HistorySection(SectionLimit, frozen=True):
     """The turns before the last question."""
 
     keep_last_turns: Count = 2
@@ -38,13 +38,13 @@ class HistorySection(SectionLimit):
     summary: Switch = "off"
 
 
-class DocumentsSection(SectionLimit):
+class DocumentsSection(SectionLimit, frozen=True):
     """The passages. `last_user` puts them before the question, `system` after the system text (shared by prefix)."""
 
     placement: Literal["last_user", "system"] = "last_user"
 
 
-class Sections(_Strict):
+class Sections(_Strict, frozen=True):
     """Limits by section; the question and the template are always kept whole."""
 
     system: SectionLimit = SectionLimit()
@@ -53,7 +53,7 @@ class Sections(_Strict):
     documents: DocumentsSection = DocumentsSection()
 
 
-class Dedupe(_Strict):
+class Dedupe(_Strict, frozen=True):
     """`near` and `semantic` are similarities from which two passages count as one; null turns a tier off."""
 
     exact: bool = True
@@ -62,7 +62,7 @@ class Dedupe(_Strict):
     merge_overlaps: bool = True
 
 
-class Rank(_Strict):
+class Rank(_Strict, frozen=True):
     """How passages are ordered by usefulness."""
 
     method: Literal["hybrid", "bm25", "embedding", "caller"] = "hybrid"
@@ -72,7 +72,7 @@ class Rank(_Strict):
     cross_encoder: str | None = None
 
 
-class Trim(_Strict):
+class Trim(_Strict, frozen=True):
     """How a passage is shortened."""
 
     unit: Literal["sentence", "none"] = "sentence"
@@ -80,14 +80,14 @@ class Trim(_Strict):
     ellipsis: bool = False
 
 
-class Render(_Strict):
+class Render(_Strict, frozen=True):
     """How a passage looks in the prompt: `{id}`, `{title}` and `{text}` are filled in."""
 
     document: str = "<{id}> {title}\n{text}"
     separator: str = "\n\n"
 
 
-class ContextPolicy(_Strict):
+class ContextPolicy(_Strict, frozen=True):
     """What may enter the prompt. `max_prompt_tokens` null is the model's context."""
 
     planning: Switch = "on"
@@ -105,7 +105,7 @@ class ContextPolicy(_Strict):
     max_displacement: Count = 3
 
 
-class RequestLimits(_Strict):
+class RequestLimits(_Strict, frozen=True):
     """Bounds of one request; beyond them it is a 413."""
 
     max_bytes: Size = 8 * 1024 * 1024
@@ -113,14 +113,14 @@ class RequestLimits(_Strict):
     max_messages: Count = 1000
 
 
-class Rate(_Strict):
+class Rate(_Strict, frozen=True):
     """A minute's worth."""
 
     requests_per_minute: PositiveCount | None = None
     tokens_per_minute: PositiveCount | None = None
 
 
-class Quota(_Strict):
+class Quota(_Strict, frozen=True):
     """A day's tokens and a month's cost, both in `time_zone`."""
 
     tokens_per_day: PositiveCount | None = None
@@ -129,14 +129,14 @@ class Quota(_Strict):
     alert_at: tuple[Share, ...] = (0.8, 1.0)
 
 
-class Concurrency(_Strict):
+class Concurrency(_Strict, frozen=True):
     """Requests at once, and the share of the KV pool that a team may hold."""
 
     requests: PositiveCount | None = None
     kv_share: Share | None = None
 
 
-class Limits(_Strict):
+class Limits(_Strict, frozen=True):
     """All that admission looks at."""
 
     request: RequestLimits = RequestLimits()
@@ -146,7 +146,7 @@ class Limits(_Strict):
     on_store_loss: Literal["closed", "local_share", "open"] = "local_share"
 
 
-class Timeouts(_Strict):
+class Timeouts(_Strict, frozen=True):
     """Phases of a request; null never ends it."""
 
     plan: Duration | None = 5.0
@@ -156,13 +156,13 @@ class Timeouts(_Strict):
     stream_idle: Duration | None = 30.0
 
 
-class StructuredOutput(_Strict):
+class StructuredOutput(_Strict, frozen=True):
     """Tries for an answer that must match a schema."""
 
     max_attempts: PositiveCount = 2
 
 
-class ReportPolicy(_Strict):
+class ReportPolicy(_Strict, frozen=True):
     """How much of the report is sent and kept."""
 
     detail: Literal["full", "summary", "none"] = "full"
@@ -170,7 +170,7 @@ class ReportPolicy(_Strict):
     retention: Duration = 30 * 86400.0
 
 
-class Prices(_Strict):
+class Prices(_Strict, frozen=True):
     """Units of account by 1,000 tokens and by GiB-second of KV."""
 
     prompt_per_1k: Annotated[float, Meta(ge=0)] = 0.01
@@ -180,7 +180,7 @@ class Prices(_Strict):
     currency: str = "unit"
 
 
-class Policy(_Strict):
+class Policy(_Strict, frozen=True):
     """One effective policy: what is left after defaults, stage, team, app and ceilings were merged."""
 
     objective: Literal["interactive", "throughput"] = "interactive"
@@ -196,7 +196,7 @@ class Policy(_Strict):
     prices: Prices = Prices()
 
 
-class ModelPolicy(_Strict):
+class ModelPolicy(_Strict, frozen=True):
     """A model that keys may name. None bounds are the model's own."""
 
     id: str
@@ -205,7 +205,7 @@ class ModelPolicy(_Strict):
     max_output_tokens: PositiveCount | None = None
 
 
-class KeyEntry(_Strict):
+class KeyEntry(_Strict, frozen=True):
     """An API key, by the hash of its text (`sha256:` and 64 hex digits). No `models` means all."""
 
     hash: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
@@ -217,15 +217,15 @@ class KeyEntry(_Strict):
     admin: bool = False
 
 
-class Team(Policy):
+class Team(Policy, frozen=True):
     """A team's overlay over the defaults, its keys, and its apps' overlays."""
 
     keys: tuple[KeyEntry, ...] = ()
     apps: dict[str, Policy] = field(default_factory=dict)
 
 
-class PolicyDocument(_Strict):
-    """The whole set as the YAML shows it. Overlays are merged as written, so a default here never hides a value there."""
+class PolicyDocument(_Strict, frozen=True):
+    """The whole set as the YAML shows it. Overlays are merged as written: no default here hides a value there."""
 
     version: Literal[1]
     models: dict[str, ModelPolicy] = field(default_factory=dict)
