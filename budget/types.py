@@ -151,7 +151,10 @@ class CacheOrderReport(Struct, frozen=True, kw_only=True):
 
 
 class ContextReport(Struct, frozen=True, kw_only=True):
-    """What happened to the request's context; the `context` object of the budget report."""
+    """What happened to the request's context; the `context` object of the budget report.
+
+    A summary has empty `documents` and `turns`, and `counts` in their place: `{"documents": {"dropped:over_budget": 3}}`.
+    """
 
     max_prompt_tokens: int
     max_document_tokens: int | None
@@ -165,6 +168,7 @@ class ContextReport(Struct, frozen=True, kw_only=True):
     turns: list[TurnReport]
     ranking: RankingReport
     cache_order: CacheOrderReport | None = None
+    counts: dict[str, dict[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
