@@ -153,7 +153,7 @@ class CacheOrderReport(Struct, frozen=True, kw_only=True):
 class ContextReport(Struct, frozen=True, kw_only=True):
     """What happened to the request's context; the `context` object of the budget report.
 
-    A summary has empty `documents` and `turns`, and `counts` in their place: `{"documents": {"dropped:over_budget": 3}}`.
+    A summary has empty `documents` and `turns`, and `counts` instead: `{"documents": {"dropped:over_budget": 3}}`.
     """
 
     max_prompt_tokens: int
