@@ -1,8 +1,6 @@
-"""The one place where thread counts are set: torch, BLAS and rayon read them from the environment when first imported."""
+"""The one place where thread counts are set: torch, BLAS and rayon read them when they are first imported."""
 
 import os
-
-import psutil
 
 COMPUTE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """The engine's pool: torch and its BLAS."""
