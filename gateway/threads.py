@@ -10,9 +10,7 @@ SIDE = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 def available_cpus() -> int:
     """CPUs that this process may use: its affinity mask, and the container's CPU quota where there is one."""
-    cpus = (
-        len(psutil.Process().cpu_affinity() or ()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1
-    )
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota()
     return max(1, cpus if quota is None else min(cpus, int(quota + 0.5)))
 
