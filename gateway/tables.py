@@ -1,15 +1,14 @@
 """The budget report for a terminal: what was kept, what was dropped and why, and what it cost."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-Report = dict[str, Any]
-"""A budget report as JSON has it."""
+from budget.types import ContextReport, DocumentReport, TurnReport
+from gateway.schemas import BudgetReport, Resources
 
 PIPE_WIDTH = 110
 _FATE_STYLE = {"kept": "green", "trimmed": "yellow", "merged": "cyan", "extracted": "cyan", "summarised": "cyan"}
@@ -21,18 +20,19 @@ def console(*, stderr: bool = False) -> Console:
     return terminal if terminal.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=PIPE_WIDTH)
 
 
-def context_tables(context: Report) -> list[RenderableType]:
-    """Sections, passages and turns: the `context` object, as tables."""
-    return [_sections(context), _documents(context["documents"]), _turns(context["turns"])]
+def context_tables(context: ContextReport) -> list[RenderableType]:
+    """Sections, passages and turns."""
+    return [_sections(context), _documents(context.documents), _turns(context.turns)]
 
 
-def report_tables(report: Report) -> list[RenderableType]:
+def report_tables(report: BudgetReport) -> list[RenderableType]:
     """The whole report. Parts that were never reached (no plan, no engine) are left out."""
     parts: list[RenderableType] = []
-    if report["context"] is not None:
-        parts += context_tables(report["context"])
-    parts.append(_bill(report))
-    parts += [Text(f"advice: {a['message']}") for a in report["advice"]]
+    if report.context is not None:
+        parts += context_tables(report.context)
+    if report.resources is not None:
+        parts.append(_resources(report, report.resources))
+    parts += [Text(f"advice: {a.message}") for a in report.advice]
     return parts
 
 
@@ -44,56 +44,50 @@ def _table(title: str, columns: Iterable[str], *, left: Sequence[str] = ()) -> T
     return table
 
 
-def _sections(context: Report) -> Table:
-    title = f"Prompt: {context['tokens_before']:,} tokens before, {context['tokens_after']:,} after"
-    title += f" (budget {context['max_prompt_tokens']:,}, counted {context['count_method']})"
+def _sections(context: ContextReport) -> Table:
+    title = f"Prompt: {context.tokens_before:,} tokens before, {context.tokens_after:,} after"
+    title += f" (budget {context.max_prompt_tokens:,}, count {context.count_method})"
     table = _table(title, ("section", "before", "after", "limit"), left=("section",))
-    for s in context["sections"]:
-        table.add_row(s["name"], _int(s["tokens_before"]), _int(s["tokens_after"]), _int(s["limit_tokens"]))
+    for s in context.sections:
+        table.add_row(s.name, _int(s.tokens_before), _int(s.tokens_after), _int(s.limit_tokens))
     return table
 
 
-def _documents(documents: list[Report]) -> Table:
+def _documents(documents: Sequence[DocumentReport]) -> Table:
     columns = ("#", "id", "fate", "reason", "before", "after", "score", "rank", "place")
     table = _table("Passages", columns, left=("id", "fate", "reason"))
     for d in documents:
-        table.add_row(
-            str(d["index"]), d["id"] or "", _fate(d["fate"]), _reason(d), _int(d["tokens_before"]),
-            _int(d["tokens_after"]), _number(d["score"], 3), _int(d["rank"]), _int(d["position"]),
-        )  # fmt: skip
+        numbers = (_int(d.tokens_before), _int(d.tokens_after), _number(d.score, 3), _int(d.rank), _int(d.position))
+        table.add_row(str(d.index), d.id or "", _fate(d.fate), _reason(d), *numbers)
     return table
 
 
-def _turns(turns: list[Report]) -> Table:
+def _turns(turns: Sequence[TurnReport]) -> Table:
     columns = ("#", "role", "class", "fate", "reason", "before", "after")
     table = _table("Turns", columns, left=("role", "class", "fate", "reason"))
     for t in turns:
-        table.add_row(
-            str(t["index"]), t["role"], t["class"], _fate(t["fate"]), t["reason"] or "", _int(t["tokens_before"]),
-            _int(t["tokens_after"]),
-        )  # fmt: skip
+        numbers = (_int(t.tokens_before), _int(t.tokens_after))
+        table.add_row(str(t.index), t.role, t.class_, _fate(t.fate), t.reason or "", *numbers)
     return table
 
 
-def _bill(report: Report) -> Table:
-    used = report["resources"] or {}
-    cost = report["cost"] or {}
+def _resources(report: BudgetReport, used: Resources) -> Table:
     table = _table("Resources", ("what", "value"), left=("what",))
     rows = (
-        ("outcome", report["outcome"]),
-        ("prompt tokens", _int(used.get("prompt_tokens"))),
-        ("cached tokens (prefix hit)", _int(used.get("cached_tokens"))),
-        ("computed tokens", _int(used.get("computed_tokens"))),
-        ("output tokens", _int(used.get("output_tokens"))),
-        ("planning", _ms(used.get("plan_ms"))),
-        ("queue", _ms(used.get("queue_ms"))),
-        ("prefill", _ms(used.get("prefill_ms"))),
-        ("TTFT", _ms(used.get("ttft_ms"))),
-        ("total", _ms(used.get("total_ms"))),
-        ("output tokens/s", _number(used.get("output_tokens_per_s"), 1)),
-        ("KV blocks, peak (shared)", f"{_int(used.get('kv_blocks_peak'))} ({_int(used.get('kv_blocks_shared'))})"),
-        ("KV MiB, peak", _number(_mib(used.get("kv_bytes_peak")), 1)),
-        ("cost", f"{_number(cost.get('total'), 5)} {cost.get('currency', '')}".strip()),
+        ("outcome", report.outcome),
+        ("prompt tokens", _int(used.prompt_tokens)),
+        ("cached tokens (prefix hit)", _int(used.cached_tokens)),
+        ("computed tokens", _int(used.computed_tokens)),
+        ("output tokens", _int(used.output_tokens)),
+        ("planning", _ms(used.plan_ms)),
+        ("queue", _ms(used.queue_ms)),
+        ("prefill", _ms(used.prefill_ms)),
+        ("TTFT", _ms(used.ttft_ms)),
+        ("total", _ms(used.total_ms)),
+        ("output tokens/s", _number(used.output_tokens_per_s, 1)),
+        ("KV blocks, peak (shared)", f"{_int(used.kv_blocks_peak)} ({_int(used.kv_blocks_shared)})"),
+        ("KV MiB, peak", _number(_mib(used.kv_bytes_peak), 1)),
+        ("cost", "-" if report.cost is None else f"{report.cost.total:.5f} {report.cost.currency}"),
     )
     for name, value in rows:
         table.add_row(name, value)
@@ -104,9 +98,9 @@ def _fate(fate: str) -> Text:
     return Text(fate, style=_FATE_STYLE.get(fate, "red"))
 
 
-def _reason(document: Report) -> str:
-    reason: str = document["reason"] or ""
-    return reason if document["of"] is None else f"{reason} of #{document['of']}"
+def _reason(document: DocumentReport) -> str:
+    reason = document.reason or ""
+    return reason if document.of is None else f"{reason} of #{document.of}"
 
 
 def _int(value: int | None) -> str:
