@@ -16,9 +16,9 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from gateway.devkey import new_key
 from gateway.schemas import BudgetReport, ChatCompletionChunk, ErrorResponse, Resources
 from gateway.tables import report_tables
+from policies.keys import new_key
 
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
@@ -70,7 +70,7 @@ def load_example(name: str) -> dict[str, Any]:
 @contextmanager
 def _gateway(out: Console, folder: Path, log: Path) -> Iterator[httpx.Client]:
     """A gateway process of our own, ready; stopped at the end, and its exit code checked."""
-    port, key = _free_port(), new_key()
+    port, (key, _) = _free_port(), new_key()
     command = [sys.executable, "-m", "gateway.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
     env = os.environ | {"TIDEGATE_DEV_KEY": key, "TIDEGATE_DATA_DIR": str(folder / "data")}
     out.print(f"Starting a gateway on http://127.0.0.1:{port}")

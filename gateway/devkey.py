@@ -1,17 +1,10 @@
-"""API keys at the operator's end: making one, and the development key that lets a fresh clone answer."""
+"""The development key: what lets a fresh clone answer its first request."""
 
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-KEY_PREFIX = "tg-"
-_RANDOM_BYTES = 32
-
-
-def new_key() -> str:
-    """A fresh API key: 256 random bits, recognisable by its prefix in a secret scanner."""
-    return KEY_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+from policies.keys import new_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +28,7 @@ def development_key(given: str | None, data_dir: str | Path) -> DevKey:
         path.chmod(0o600)
         return DevKey(kept)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = new_key()
+    text, _ = new_key()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(text + "\n")
     path.chmod(0o600)
