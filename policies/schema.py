@@ -15,6 +15,35 @@ PositiveCount = Annotated[int, Meta(gt=0, extra={"unit": "count"})]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Switch = Literal["on", "off"]
 Stage = Literal["development", "pilot", "production"]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\s/\x00-\x1f\x7f]{1,64}$",
+        extra={"is": "a name", "fix": "write 1 to 64 characters without spaces and slashes"},
+    ),
+]
+"""A team or an app: both stand in `team/app`, in headers and in metrics."""
+ModelName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[^\s\x00-\x1f\x7f]{1,128}$",
+        extra={"is": "a model name", "fix": "write 1 to 128 characters without spaces"},
+    ),
+]
+KeyHash = Annotated[
+    str,
+    Meta(
+        pattern="^sha256:[0-9a-f]{64}$",
+        extra={
+            "is": "the hash of a key",
+            "fix": "write sha256: and 64 lower-case hex digits, as printed when the key was made",
+            "secret": True,
+        },
+    ),
+]
+
+EXTRACT_PATTERNS = ("numbered", "tags", "fenced")
+"""Patterns that `extract_documents` knows by name; anything else is a regular expression with a group `text`."""
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,8 +237,8 @@ class ModelPolicy(_Strict, frozen=True):
 class KeyEntry(_Strict, frozen=True):
     """An API key, by the hash of its text (`sha256:` and 64 hex digits). No `models` means all."""
 
-    hash: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
-    app: str = "default"
+    hash: KeyHash
+    app: Name = "default"
     stage: Stage = "production"
     models: tuple[str, ...] | None = None
     expires: str | None = None
@@ -221,15 +250,15 @@ class Team(Policy, frozen=True):
     """A team's overlay over the defaults, its keys, and its apps' overlays."""
 
     keys: tuple[KeyEntry, ...] = ()
-    apps: dict[str, Policy] = field(default_factory=dict)
+    apps: dict[Name, Policy] = field(default_factory=dict)
 
 
 class PolicyDocument(_Strict, frozen=True):
     """The whole set as the YAML shows it. Overlays are merged as written: no default here hides a value there."""
 
     version: Literal[1]
-    models: dict[str, ModelPolicy] = field(default_factory=dict)
+    models: dict[ModelName, ModelPolicy] = field(default_factory=dict)
     ceilings: Policy = Policy()
     defaults: Policy = Policy()
     stages: dict[Stage, Policy] = field(default_factory=dict)
-    teams: dict[str, Team] = field(default_factory=dict)
+    teams: dict[Name, Team] = field(default_factory=dict)
