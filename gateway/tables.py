@@ -1,23 +1,22 @@
 """The budget report for a terminal: what was kept, what was dropped and why, and what it cost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import msgspec
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from budget.types import ContextReport, DocumentReport, TurnReport
+from gateway.doctor import Finding
 from gateway.schemas import BudgetReport, Resources
+from policies.resolve import Effective
 
-PIPE_WIDTH = 110
+_WRAPPING = ("id", "reason", "found", "fix", "value", "from")
+_POLICY_COLUMNS = ("key", "value", "from")
 _FATE_STYLE = {"kept": "green", "trimmed": "yellow", "merged": "cyan", "extracted": "cyan", "summarised": "cyan"}
-
-
-def console(*, stderr: bool = False) -> Console:
-    """A console whose tables stay readable in a pipe or a log file, where no terminal tells its width."""
-    terminal = Console(stderr=stderr, highlight=False, markup=False)
-    return terminal if terminal.is_terminal else Console(stderr=stderr, highlight=False, markup=False, width=PIPE_WIDTH)
 
 
 def context_tables(context: ContextReport) -> list[RenderableType]:
@@ -36,11 +35,38 @@ def report_tables(report: BudgetReport) -> list[RenderableType]:
     return parts
 
 
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """The doctor's sheet; what wants mending says how."""
+    table = _table("Tidegate doctor", ("what", "found", "fix"), left=("what", "found", "fix"))
+    for f in findings:
+        table.add_row(f.what, f.value, Text(f.fix, style="red" if f.fatal else "yellow"))
+    return table
+
+
+def policy_table(effective: Effective) -> Table:
+    """Every value in force and where it stands."""
+    table = _table(f"{effective.name}, revision {effective.revision}", ("key", "value", "from"), left=_POLICY_COLUMNS)
+    for path, value in _leaves(msgspec.to_builtins(effective.policy)):
+        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        table.add_row(path, shown, effective.origins.get(path, "default"))
+    return table
+
+
+def _leaves(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, below in tree.items():
+        if isinstance(below, dict):
+            yield from _leaves(below, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", below
+
+
 def _table(title: str, columns: Iterable[str], *, left: Sequence[str] = ()) -> Table:
     """Numbers to the right, the columns named in `left` to the left."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE, pad_edge=False)
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in ("id", "reason"))
+        table.add_column(
+            name, justify="left" if name in left else "right", no_wrap=name not in _WRAPPING, overflow="fold"
+        )
     return table
 
 
