@@ -10,7 +10,7 @@ from policies.combinations import check_combinations
 from policies.errors import Problem
 from policies.layers import key_entries, overlays
 from policies.leaves import nearest
-from policies.scalars import ScalarError, format_duration, format_size
+from policies.scalars import ScalarError, spell
 from policies.values import VALUE_CHECKS, check_date
 from policies.written import Branch, Value, branch, find, is_known, leaves, problem_at
 
@@ -33,14 +33,6 @@ def check(document: Branch) -> list[Problem]:
     return [unique[place] for place in sorted(unique)]
 
 
-def say(value: Any, path: tuple[str, ...]) -> str:
-    """A value as YAML spells it: durations and sizes with their unit."""
-    name = path[-1]
-    if isinstance(value, float) and ("timeouts" in path or name == "retention"):
-        return format_duration(value)
-    return format_size(value) if name == "max_bytes" else str(value)
-
-
 def _ceiling_shapes(document: Branch) -> Iterator[Problem]:
     for path, ceiling in leaves(branch(document, "ceilings")):
         if is_known(ceiling) and (not _is_number(ceiling.value) or any(path[: len(p)] == p for p in _NO_CEILING)):
@@ -54,8 +46,8 @@ def _above_ceilings(document: Branch) -> Iterator[Problem]:
         for path, ceiling in ceilings:
             value = find(overlay, path)
             if value and _is_number(value.value) and value.value > ceiling.value:
-                bound = say(ceiling.value, path)
-                message = f"{say(value.value, path)} is above the ceiling {bound} ({ceiling.origin})"
+                bound = spell(ceiling.value, ceiling.unit)
+                message = f"{spell(value.value, value.unit)} is above the ceiling {bound} ({ceiling.origin})"
                 yield problem_at(value, message, f"write {bound} or less, or raise the ceiling")
 
 

@@ -14,7 +14,8 @@ class Problem(Struct, frozen=True, kw_only=True):
     fix: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.path}: {self.message} ({self.fix})"
+        where = f"{self.file}:{self.line}:{self.column}: {self.path}".removesuffix(": ")
+        return f"{where}: {self.message} ({self.fix})"
 
 
 class PolicyError(Exception):

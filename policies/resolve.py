@@ -86,7 +86,7 @@ class PolicySet:
         """The same set, and the same revision, with one more key, which lives in memory only.
 
         Raises:
-            UnknownName: the set has no such team, or the entry names an app or a model that it does not have.
+            UnknownName: the set has no such team, or the entry names a model that it does not have.
             ValueError: another entry has this hash.
         """
         if entry.hash in self._keys:

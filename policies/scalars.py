@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 DURATION_UNITS: Mapping[str, Fraction] = {
     "ms": Fraction(1, 1000),
@@ -90,6 +91,13 @@ def format_size(num_bytes: int) -> str:
         if num_bytes and amount.denominator == 1:
             return f"{amount.numerator}{unit}"
     return str(num_bytes)
+
+
+def spell(value: Any, unit: str | None) -> Any:
+    """A value as YAML spells it: durations and sizes as text with their unit, all else as it is."""
+    if unit == "duration" and value is not None:
+        return format_duration(value)
+    return format_size(value) if unit == "size" and value is not None else value
 
 
 def _split(text: str, expected: str, fix: Fix) -> tuple[str, str]:

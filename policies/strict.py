@@ -56,7 +56,7 @@ class _Reader:
     def read(self, node: Node, type_: inspect.Type, path: Path) -> Written:
         if isinstance(node, Refused):
             return Value(UNSET, node.place, dotted(path))
-        type_, extra, nullable = _unwrap(type_)
+        type_, extra, nullable = unwrap(type_)
         if nullable and isinstance(node, Scalar) and is_null(node):
             return Value(None, node.place, dotted(path))
         if isinstance(type_, inspect.StructType):
@@ -93,7 +93,7 @@ class _Reader:
         return tree
 
     def _name_is_fine(self, key: Scalar, type_: inspect.Type, path: Path) -> bool:
-        type_, extra, _ = _unwrap(type_)
+        type_, extra, _ = unwrap(type_)
         # A number is a fine name; its text counts, so `007` and `7` differ.
         name = Scalar(key.text, plain=is_null(key), place=key.place)
         try:
@@ -114,7 +114,7 @@ class _Reader:
         if not isinstance(node, Scalar):
             return self._not_a(node, "one value", "write one value", path)
         try:
-            return Value(read_leaf(node, type_, extra), node.place, dotted(path))
+            return Value(read_leaf(node, type_, extra), node.place, dotted(path), extra.get("unit"))
         except ScalarError as error:
             return self._refuse(node.place, path, error.message, error.fix)
 
@@ -130,7 +130,7 @@ class _Reader:
         return Value(UNSET, place, dotted(path))
 
 
-def _unwrap(type_: inspect.Type) -> tuple[inspect.Type, dict[str, Any], bool]:
+def unwrap(type_: inspect.Type) -> tuple[inspect.Type, dict[str, Any], bool]:
     """The type without `| None` and metadata, its extra metadata, and whether null is allowed."""
     nullable = False
     if isinstance(type_, inspect.UnionType):

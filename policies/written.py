@@ -18,12 +18,14 @@ Branch = dict[str, "Written"]
 class Value:
     """A leaf: a number, text, bool, None, or a tuple of what stands in a list.
 
-    `value` is UNSET where what was written has been refused. `place` is None for a default.
+    `value` is UNSET where what was written has been refused. `place` is None for a default;
+    `unit` is `duration`, `size`, `count` or None.
     """
 
     value: Any
     place: Place | None = None
     path: str = ""
+    unit: str | None = None
 
     @property
     def origin(self) -> str:
