@@ -1,7 +1,6 @@
 """Settings from their three places: `tidegate.yaml`, then `TIDEGATE_…` variables, then command-line options."""
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +10,9 @@ import msgspec
 from msgspec import inspect
 
 from gateway.settings import Settings
-from policies.errors import Problem
-from policies.strict import read_written
+from policies.nodes import Mapping as MappingNode
+from policies.nodes import Node, Place, Scalar, parse
+from policies.strict import read_node
 from policies.written import plain
 
 PREFIX = "TIDEGATE_"
@@ -70,10 +70,9 @@ def _from_file(config: str | None, problems: list[str]) -> dict[str, Any]:
         return {}
     if not data.strip():
         return {}
-    tree, found = read_written(data, str(path), Settings)
+    node, found = parse(data, str(path))
     problems += [str(problem) for problem in found]
-    values: dict[str, Any] = plain(tree)
-    return values
+    return {} if node is None else _read(node, problems)
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
@@ -90,15 +89,17 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
 
 def _one(name: str, text: str, label: str, problems: list[str]) -> dict[str, Any]:
     """One setting, read by the same rules as in the file; text needs no quotes here."""
-    shown = json.dumps(text) if _is_text(name) else text
-    tree, found = read_written(f"{name}: {shown}", label, Settings)
-    problems += [_line(label, problem) for problem in found]
+    place = Place(label, 1, 1)
+    value = Scalar(text, plain=not _is_text(name), place=place)
+    return _read(MappingNode({name: (Scalar(name, plain=True, place=place), value)}, place), problems, label)
+
+
+def _read(node: Node, problems: list[str], label: str | None = None) -> dict[str, Any]:
+    """The values that are fine. A problem is shown with its `label`, else with its place in the file."""
+    tree, found = read_node(node, Settings)
+    problems += [f"{label}: {p.message} ({p.fix})" if label else str(p) for p in found]
     values: dict[str, Any] = plain(tree)
     return values
-
-
-def _line(label: str, problem: Problem) -> str:
-    return f"{label}: {problem.message} ({problem.fix})"
 
 
 def _is_text(name: str) -> bool:
