@@ -94,6 +94,22 @@ class ChatRequest(Struct, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
+    # Named only to be refused where they ask for something: see `gateway.body.UNSUPPORTED`.
+    functions: Any = None
+    function_call: Any = None
+    best_of: Any = None
+    logit_bias: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
 
 
 class PromptTokensDetails(Struct, kw_only=True):

@@ -1,0 +1,232 @@
+"""Every way a request can end badly, and the one table that says how each is sent.
+
+GatewayError
+├── InvalidRequest        the body, a header or a combination of fields
+├── RequestTooLarge       bytes, messages or documents over the policy's limit
+├── InvalidApiKey         no key, an unknown key, an expired key
+├── NotAllowed            the key may not do this
+├── ModelNotFound         no model of this name is served
+├── RouteNotFound         no such path or resource
+├── MethodNotAllowed      the path exists, for another method
+├── LimitRefused          a limit of the policy
+│   ├── RateLimited           requests or tokens a minute
+│   ├── QuotaExceeded         tokens a day, cost a month
+│   └── ConcurrencyExceeded   requests at once
+├── Overloaded            the engine's queue is full
+├── NotReady              the model is loading, or the process is stopping
+├── StoreUnavailable      the ledger is lost and the policy says `closed`
+├── QueueTimeout          the deadline passed before prefill began
+├── FirstTokenTimeout     before the first token
+├── TotalTimeout          before the last token; planning that took too long counts here
+├── EngineFailed          the engine gave up on this request
+├── ClientGone            the client hung up (logged only)
+└── ClientStalled         the client stopped reading (logged only)
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
+from msgspec.json import Encoder
+
+from budget.errors import ContextLengthExceeded, InvalidConversation, PlanError
+from engine.errors import EngineClosed, EngineError, RequestRejected
+from gateway.schemas import BudgetReport, ErrorBody, ErrorResponse, Outcome
+
+
+class GatewayError(Exception):
+    """Base of the gateway's own errors.
+
+    Attributes:
+        param: the request field that is meant, as a path such as `messages[0].role`.
+        retry_after_s: seconds after which a retry may succeed; None: no such promise.
+        headers: more response headers, such as `x-ratelimit-*`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.headers = dict(headers or {})
+
+
+class InvalidRequest(GatewayError):
+    """The request is wrong as it stands; `param` names the field."""
+
+
+class RequestTooLarge(GatewayError):
+    """More bytes, messages or documents than the policy lets one request have."""
+
+
+class InvalidApiKey(GatewayError):
+    """The key is missing, unknown or expired."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"www-authenticate": "Bearer"})
+
+
+class NotAllowed(GatewayError):
+    """The key is good, but not for this."""
+
+
+class ModelNotFound(GatewayError):
+    """No model of this name is served here."""
+
+
+class RouteNotFound(GatewayError):
+    """No such path."""
+
+
+class MethodNotAllowed(GatewayError):
+    """The path is served for other methods."""
+
+
+class LimitRefused(GatewayError):
+    """A limit of the policy. No `retry_after_s`: the request can never fit."""
+
+
+class RateLimited(LimitRefused):
+    """Requests or tokens a minute."""
+
+
+class QuotaExceeded(LimitRefused):
+    """Tokens a day or cost a month."""
+
+
+class ConcurrencyExceeded(LimitRefused):
+    """Requests at once."""
+
+
+class Overloaded(GatewayError):
+    """The engine's queue is full, in tokens or requests."""
+
+
+class NotReady(GatewayError):
+    """The model is not loaded yet, or the process is stopping."""
+
+
+class StoreUnavailable(GatewayError):
+    """The ledger cannot be reached and the policy refuses to go on without it."""
+
+
+class QueueTimeout(GatewayError):
+    """The queue deadline passed before prefill began."""
+
+
+class FirstTokenTimeout(GatewayError):
+    """The first-token deadline passed."""
+
+
+class TotalTimeout(GatewayError):
+    """The total deadline passed, or planning took longer than it may."""
+
+
+class EngineFailed(GatewayError):
+    """The engine could not go on with this request."""
+
+
+class ClientGone(GatewayError):
+    """The client closed the connection."""
+
+
+class ClientStalled(GatewayError):
+    """The client kept the connection and stopped reading or sending."""
+
+
+class ErrorKind(NamedTuple):
+    """How one kind of error is sent and counted; `retry`: whether asking again, unchanged, can help."""
+
+    status: int
+    type: str
+    code: str
+    outcome: Outcome
+    retry: bool
+
+
+_INVALID = ErrorKind(400, "invalid_request_error", "invalid_request", "rejected", False)
+_TOO_LONG = ErrorKind(400, "invalid_request_error", "context_length_exceeded", "rejected", False)
+_NOT_READY = ErrorKind(503, "server_error", "not_ready", "rejected", True)
+_FAILED = ErrorKind(500, "server_error", "server_error", "failed", False)
+
+TABLE: dict[type[Exception], ErrorKind] = {
+    InvalidRequest: _INVALID,
+    InvalidConversation: _INVALID,
+    ContextLengthExceeded: _TOO_LONG,
+    InvalidApiKey: ErrorKind(401, "authentication_error", "invalid_api_key", "rejected", False),
+    NotAllowed: ErrorKind(403, "permission_error", "not_allowed", "rejected", False),
+    ModelNotFound: ErrorKind(404, "not_found_error", "model_not_found", "rejected", False),
+    RouteNotFound: ErrorKind(404, "not_found_error", "not_found", "rejected", False),
+    MethodNotAllowed: ErrorKind(405, "invalid_request_error", "method_not_allowed", "rejected", False),
+    QueueTimeout: ErrorKind(408, "server_error", "queue_timeout", "queue_timeout", True),
+    RequestTooLarge: ErrorKind(413, "invalid_request_error", "request_too_large", "rejected", False),
+    RateLimited: ErrorKind(429, "rate_limit_error", "rate_limited", "rejected", True),
+    QuotaExceeded: ErrorKind(429, "insufficient_quota", "quota_exceeded", "rejected", True),
+    ConcurrencyExceeded: ErrorKind(429, "rate_limit_error", "concurrency_exceeded", "rejected", True),
+    ClientGone: ErrorKind(499, "server_error", "cancelled", "cancelled", False),
+    ClientStalled: ErrorKind(499, "server_error", "client_stalled", "client_stalled", False),
+    RequestRejected: ErrorKind(503, "server_error", "overloaded", "rejected", True),
+    Overloaded: ErrorKind(503, "server_error", "overloaded", "rejected", True),
+    EngineClosed: _NOT_READY,
+    NotReady: _NOT_READY,
+    StoreUnavailable: ErrorKind(503, "server_error", "store_unavailable", "rejected", True),
+    FirstTokenTimeout: ErrorKind(504, "server_error", "first_token_timeout", "first_token_timeout", True),
+    TotalTimeout: ErrorKind(504, "server_error", "total_timeout", "total_timeout", False),
+    EngineFailed: _FAILED,
+    EngineError: _FAILED,
+    PlanError: _FAILED,
+    Exception: _FAILED,
+}
+# An `insufficient_quota` renews at midnight: clients that sleep at most a minute and try again only add load.
+LONGEST_USEFUL_WAIT_S = 60.0
+
+_encoder = Encoder()
+
+
+def kind_of(error: Exception) -> ErrorKind:
+    """The table's row for this error: the nearest class that has one."""
+    if isinstance(error, RequestRejected) and error.retry_after_s is None:
+        return _TOO_LONG  # it can never run here, however often it is asked
+    return next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
+
+
+def message_of(error: Exception) -> str:
+    """What the client reads. An unexpected error says nothing of our insides; the log has the rest."""
+    kind = kind_of(error)
+    if kind is _FAILED and not isinstance(error, EngineFailed):
+        return "The gateway failed while serving this request; its log names the request id."
+    return str(error)
+
+
+def error_headers(error: Exception) -> dict[str, str]:
+    """`retry-after`, `x-should-retry` and what the error itself brings."""
+    kind = kind_of(error)
+    headers = dict(getattr(error, "headers", {}))
+    wait_s = getattr(error, "retry_after_s", None)
+    if wait_s is not None:
+        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
+    never = isinstance(error, LimitRefused) and wait_s is None
+    too_far = wait_s is not None and wait_s > LONGEST_USEFUL_WAIT_S
+    if kind.status in (408, 409, 429) or kind.status >= 500:  # what OpenAI's clients retry by themselves
+        headers["x-should-retry"] = "true" if kind.retry and not never and not too_far else "false"
+    return headers
+
+
+def error_body(error: Exception, request_id: str, report: BudgetReport | UnsetType = UNSET) -> bytes:
+    """The JSON of an error, OpenAI's shape, with the report beside it where there is one."""
+    kind = kind_of(error)
+    body = ErrorBody(
+        message=message_of(error),
+        type=kind.type,
+        code=kind.code,
+        param=getattr(error, "param", None),
+        request_id=request_id,
+    )
+    return _encoder.encode(ErrorResponse(error=body, budget_report=report))
