@@ -1,5 +1,6 @@
 """`tidegate policy …` and `tidegate keys …`: what is written in a policy set, without a server."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -39,15 +40,25 @@ def explain(
     model: Annotated[Text, typer.Option(help="Its bounds apply too")] = None,
 ) -> None:
     """Every value in force for a team's app, with the line that it comes from."""
-    from gateway.tables import policy_table
+    from gateway import tables
+    from policies import explain as explaining
     from policies.load import load
     from policies.resolve import UnknownName
 
+    policies = load(path)
     try:
-        effective = load(path).resolve(team, app, stage, model)
+        lines = explaining.explain(policies, team, app, stage, model)
     except UnknownName as error:
         fail(str(error), code=2)
-    console().print(policy_table(effective))
+    console().print(tables.policy_table(f"{team}/{app}, revision {policies.revision}", lines))
+
+
+@policy_app.command("schema")
+def schema() -> None:
+    """The JSON Schema of a policy set, for editors."""
+    from policies.json_schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
 
 
 @keys_app.command("new")

@@ -1,7 +1,6 @@
 """The budget report for a terminal: what was kept, what was dropped and why, and what it cost."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from rich import box
@@ -12,7 +11,7 @@ from rich.text import Text
 from budget.types import ContextReport, DocumentReport, TurnReport
 from gateway.doctor import Finding
 from gateway.schemas import BudgetReport, Resources
-from policies.resolve import Effective
+from policies.explain import Explained
 
 _WRAPPING = ("id", "reason", "found", "fix", "value", "from")
 _POLICY_COLUMNS = ("key", "value", "from")
@@ -43,21 +42,12 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     return table
 
 
-def policy_table(effective: Effective) -> Table:
+def policy_table(title: str, explained: Iterable[Explained]) -> Table:
     """Every value in force and where it stands."""
-    table = _table(f"{effective.name}, revision {effective.revision}", ("key", "value", "from"), left=_POLICY_COLUMNS)
-    for path, value in _leaves(msgspec.to_builtins(effective.policy)):
-        shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        table.add_row(path, shown, effective.origins.get(path, "default"))
+    table = _table(title, _POLICY_COLUMNS, left=_POLICY_COLUMNS)
+    for path, value, origin in explained:
+        table.add_row(path, value if isinstance(value, str) else msgspec.json.encode(value).decode(), origin)
     return table
-
-
-def _leaves(tree: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, below in tree.items():
-        if isinstance(below, dict):
-            yield from _leaves(below, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", below
 
 
 def _table(title: str, columns: Iterable[str], *, left: Sequence[str] = ()) -> Table:
