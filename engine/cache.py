@@ -1,0 +1,222 @@
+"""The KV cache: sequences lease blocks, full blocks are filed by prefix, and later sequences find them again."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from engine.blocks import BlockPool
+from engine.prefix import Namespace, Node, PrefixTree, Tokens, tokens_themselves
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What one sequence holds of the pool: blocks in its table, and a promise of more."""
+
+    namespace: Namespace
+    tokens: Sequence[int]
+    """The sequence's own list of known tokens; it grows."""
+    reserved: int
+    """Blocks that were promised and not taken yet."""
+    table: list[int] = field(default_factory=list)
+    node: Node | None = None
+    """The tree's node of the last filed block."""
+    num_filed: int = 0
+    """Leading blocks of the table that are in the tree."""
+    num_shared: int = 0
+    """Blocks that were found instead of computed, or given up for one that another sequence had filed."""
+    unfiled: bool = False
+    """A block's key was taken by other tokens, so this sequence files no more."""
+    share_s: float = 0.0
+    """Block-seconds, each divided by the block's holders; complete once released."""
+
+
+class KVCache:
+    """Joins pool and tree. One thread writes; `probe` may be called from any thread.
+
+    Shared blocks are full and filed, and work is only ever written behind the filed part of a table; so a shared
+    block is never written.
+
+    Args:
+        num_blocks: blocks in the pool.
+        block_size: tokens a block holds.
+        sharing: False files nothing and finds nothing.
+        key: see `PrefixTree`.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        sharing: bool = True,
+        key: Callable[[Tokens], Hashable] = tokens_themselves,
+    ) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(num_blocks)
+        self.num_releases = 0
+        """Grows whenever blocks may have become available."""
+        self._tree = PrefixTree(block_size, key)
+        self._sharing = sharing
+        self._reserved = 0
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def admit(self, namespace: Namespace, tokens: Sequence[int], num_blocks: int) -> Lease | None:
+        """Lease `num_blocks` in all for a sequence that knows `tokens`, beginning with what is cached of them.
+
+        The cached part never covers all of `tokens`: the last is left to compute. Blocks that are not cached are
+        promised, and taken by `allocate` as they are needed. None if that promise could not be kept now.
+        """
+        lease = Lease(namespace, tokens, num_blocks)
+        found = self._find(lease)
+        idle_found = sum(self.pool.refs(node.block) == 0 for node in found)
+        available = self.pool.num_free + self.pool.num_idle - idle_found - self._reserved
+        if lease.reserved - len(found) > available:
+            return None
+        self._reserved += lease.reserved
+        self._adopt(lease, found)
+        return lease
+
+    def match(self, lease: Lease, num_computed: int) -> int:
+        """Take what others have filed meanwhile right after `num_computed`; returns how many tokens that spares."""
+        if num_computed != lease.num_filed * self.block_size or len(lease.table) != lease.num_filed:
+            return 0
+        found = self._find(lease)
+        self._adopt(lease, found)
+        return len(found) * self.block_size
+
+    def allocate(self, lease: Lease, num_tokens: int) -> None:
+        """Take promised blocks until the table covers `num_tokens`, evicting idle blocks where none is free."""
+        while len(lease.table) * self.block_size < num_tokens:
+            if not self.pool.num_free:
+                self._forget(self.pool.oldest_idle())
+            block = self.pool.take()
+            self._append(lease, block)
+
+    def commit(self, lease: Lease, num_computed: int) -> None:
+        """File the blocks that `num_computed` tokens have filled.
+
+        Where another sequence was first with the same tokens after the same prefix, the table switches to its block
+        and the duplicate becomes free: no other table can hold it, since it was never filed.
+        """
+        size = self.block_size
+        while self._sharing and not lease.unfiled and (lease.num_filed + 1) * size <= num_computed:
+            first = lease.num_filed * size
+            block = lease.table[lease.num_filed]
+            tokens = tuple(lease.tokens[first : first + size])
+            node = self._tree.insert(lease.namespace, lease.node, tokens, block)
+            if node is None:
+                lease.unfiled = True
+                return
+            if node.block != block:
+                self._switch(lease, lease.num_filed, node.block)
+            lease.node = node
+            lease.num_filed += 1
+
+    def release(self, lease: Lease) -> None:
+        """Give everything back. Filed blocks become idle, deepest first, so that eviction meets leaves first."""
+        for index in range(len(lease.table) - 1, -1, -1):
+            self._drop(lease, lease.table[index], cached=index < lease.num_filed)
+        self._reserved -= lease.reserved
+        lease.reserved = 0
+        lease.table.clear()
+        self.num_releases += 1
+
+    def probe(self, namespace: Namespace, token_ids: Sequence[int]) -> int:
+        """Tokens of this prefix that are in full cached blocks. Takes no lock and moves nothing in LRU order."""
+        return self.block_size * sum(1 for _ in self._tree.find(namespace, token_ids, None, 0))
+
+    def flush(self, namespace: Namespace | None = None) -> int:
+        """Free all idle blocks, or those of one namespace; returns how many."""
+        blocks = [b for b in self.pool.idle_blocks() if namespace in (None, self._tree.node(b).namespace)]
+        for block in blocks:
+            self._forget(block)
+        return len(blocks)
+
+    def check_integrity(self, leases: Iterable[Lease]) -> None:
+        """Prove pool, tree and the given leases (all there are) consistent.
+
+        Raises:
+            RuntimeError: naming what is wrong.
+        """
+        leases = list(leases)
+        self.pool.check()
+        self._tree.check()
+        holders = [0] * self.pool.num_blocks
+        for lease in leases:
+            _check_lease(lease, self)
+            for block in lease.table:
+                holders[block] += 1
+        wrong = [b for b, held in enumerate(holders) if held != self.pool.refs(b)]
+        if wrong:
+            raise RuntimeError(f"blocks {wrong} are held by {[holders[b] for b in wrong]} tables, counted otherwise")
+        self._check_idle()
+        available = self.pool.num_free + self.pool.num_idle
+        if not sum(lease.reserved for lease in leases) == self._reserved <= available:
+            raise RuntimeError(f"{self._reserved} blocks are promised, {available} are available")
+
+    def _find(self, lease: Lease) -> list[Node]:
+        if not self._sharing or lease.unfiled:
+            return []
+        most = (len(lease.tokens) - 1) // self.block_size - lease.num_filed
+        return list(islice(self._tree.find(lease.namespace, lease.tokens, lease.node, lease.num_filed), max(most, 0)))
+
+    def _adopt(self, lease: Lease, found: list[Node]) -> None:
+        for node in found:
+            self.pool.share(node.block)
+            self._append(lease, node.block)
+            lease.node = node
+        lease.num_filed += len(found)
+        lease.num_shared += len(found)
+
+    def _append(self, lease: Lease, block: int) -> None:
+        lease.table.append(block)
+        lease.share_s -= self.pool.share_s(block)
+        lease.reserved -= 1
+        self._reserved -= 1
+
+    def _switch(self, lease: Lease, index: int, block: int) -> None:
+        self.pool.share(block)
+        lease.share_s -= self.pool.share_s(block)
+        self._drop(lease, lease.table[index], cached=False)
+        lease.table[index] = block
+        lease.num_shared += 1
+        self.num_releases += 1
+
+    def _drop(self, lease: Lease, block: int, cached: bool) -> None:
+        lease.share_s += self.pool.share_s(block)
+        self.pool.release(block, cached)
+
+    def _forget(self, block: int) -> None:
+        self._tree.remove(block)
+        self.pool.free_idle(block)
+
+    def _check_idle(self) -> None:
+        seen: set[int] = set()
+        for block in self.pool.idle_blocks():
+            node = self._tree.node(block)
+            if not seen.issuperset(child.block for child in node.children.values()):
+                raise RuntimeError(f"idle block {block} would be evicted before its children")
+            seen.add(block)
+        filed_free = [
+            b for b in range(self.pool.num_blocks) if b in self._tree and not self.pool.refs(b) and b not in seen
+        ]
+        if filed_free:
+            raise RuntimeError(f"free blocks {filed_free} are still in the tree")
+
+
+def _check_lease(lease: Lease, cache: KVCache) -> None:
+    """The filed part is the path to the lease's node; every block behind it is held by this table alone."""
+    node = lease.node
+    for index in range(lease.num_filed - 1, -1, -1):
+        tokens = tuple(lease.tokens[index * cache.block_size : (index + 1) * cache.block_size])
+        if node is None or node.block != lease.table[index] or node.tokens != tokens:
+            raise RuntimeError(f"block {index} of a table is not the tree's block for its tokens")
+        node = node.parent
+    alone = lease.table[lease.num_filed :]
+    if any(cache.pool.refs(block) != 1 or block in cache._tree for block in alone):
+        raise RuntimeError(f"blocks {alone} may still be written and are shared or filed")
+    if lease.reserved < 0:
+        raise RuntimeError(f"{-lease.reserved} blocks more than promised were taken")
