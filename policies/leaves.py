@@ -124,7 +124,7 @@ def _literal(scalar: Scalar, values: tuple[Any, ...]) -> Any:
     fix = f"write {expected}"
     if set(names) == {"on", "off"} and (spoken := _SPOKEN_BOOLS.get(scalar.text.lower(), scalar.text.lower())):
         fix = {"true": "write on", "false": "write off"}.get(spoken, fix)
-    elif meant := nearest(scalar.text.replace("-", "_"), names):
+    elif len(names) > 1 and (meant := nearest(scalar.text.replace("-", "_"), names)):
         fix = f"did you mean {meant}?"
     raise _wrong(scalar, expected, fix)
 

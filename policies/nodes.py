@@ -156,6 +156,8 @@ class _Tree:
             self._refuse(event, path, f"&{event.anchor} is an anchor", fix)
         if getattr(event, "tag", None):
             self._refuse(event, path, f"{event.tag} is a tag", "remove the tag; quote what must be text")
+            if isinstance(event, ScalarEvent):
+                return Refused(place)
         if isinstance(event, ScalarEvent):
             return Scalar(event.value, plain=event.style is None and event.implicit[0], place=place)
         if isinstance(event, SequenceStartEvent):
@@ -179,6 +181,8 @@ class _Tree:
             name = (*path, key.text) if isinstance(key, Scalar) else path
             value = self._node(next(events), events, name, depth + 1)
             if isinstance(key, Scalar):
+                if isinstance(value, Scalar) and value.plain and not value.text:
+                    value = Scalar("", plain=True, place=key.place)  # nothing stands at the next token
                 if self._key_is_fine(key, name, entries):
                     entries[key.text] = key, value
             elif not isinstance(key, Refused):
