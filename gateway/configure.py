@@ -17,8 +17,8 @@ from policies.written import plain
 
 PREFIX = "TIDEGATE_"
 DEFAULT_FILE = "tidegate.yaml"
-OTHER_VARIABLES = frozenset({"CONFIG", "DATA", "CASES"})
-"""Read elsewhere: the settings file's place, and what tests read."""
+OTHER_VARIABLES = frozenset({"CONFIG", "CACHE", "URL", "DATA", "CASES"})
+"""Read elsewhere: the settings file's place, the cache of converted models, what examples and tests read."""
 
 _FIELDS = {field.name: field.type for field in inspect.type_info(Settings).fields}  # type: ignore[attr-defined]
 # Kubernetes sets these for a service called "tidegate"; they are not ours.

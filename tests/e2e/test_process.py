@@ -1,0 +1,105 @@
+"""The process as a whole: how it starts, refuses to start, and stops."""
+
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.model
+
+Environment = Callable[..., dict[str, str]]
+
+
+def tidegate(*args: str, cwd: Path, env: dict[str, str], timeout: float = 90) -> subprocess.CompletedProcess[str]:
+    """One command, to its end."""
+    command = [sys.executable, "-m", "gateway.cli", *args]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_too_little_memory_for_the_kv_pool(tmp_path: Path, environment: Environment) -> None:
+    """One line with both sizes; no traceback; an exit code that is not 0."""
+    env = environment(TIDEGATE_DEV_KEY="k", TIDEGATE_LOG_LEVEL="warning")
+    result = tidegate("serve", "--port", "0", "--kv-bytes", "9TiB", cwd=tmp_path, env=env)
+    assert result.returncode in (1, 2)
+    assert "Traceback" not in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert "GiB" in line or "TiB" in line
+
+
+@pytest.mark.parametrize("content", [None, "{}", "not json"])
+def test_a_folder_that_is_no_model(content: str | None, tmp_path: Path, environment: Environment) -> None:
+    """One line that names the folder; no traceback."""
+    model = tmp_path / "model"
+    model.mkdir()
+    if content is not None:
+        (model / "config.json").write_text(content)
+    env = environment(TIDEGATE_DEV_KEY="k", TIDEGATE_LOG_LEVEL="warning")
+    result = tidegate("serve", "--port", "0", "--model", str(model), cwd=tmp_path, env=env)
+    assert result.returncode in (1, 2)
+    assert "Traceback" not in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert str(model) in line
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(signum: int, start_gateway: Callable[..., Any]) -> None:
+    """Exit code 0, once ready, with no key given: one was made, shown once, and is private."""
+    gateway = start_gateway(TIDEGATE_DEV_KEY="")
+    gateway.wait_ready()
+    key_file = gateway.folder / ".tidegate" / "dev.key"
+    key = key_file.read_text().strip()
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+    assert gateway.log.read_text().count(key) == 1
+    headers = {"authorization": f"Bearer {key}"}
+    assert httpx.get(f"{gateway.url}/v1/models", headers=headers).status_code == 200
+    assert gateway.stop(signum) == 0
+    assert "Traceback" not in gateway.log.read_text()
+
+
+def test_a_signal_while_loading_stops_it_too(start_gateway: Callable[..., Any]) -> None:
+    """Nobody has to wait for a model to load in order to stop it."""
+    gateway = start_gateway()
+    while not gateway.log.read_bytes():
+        assert gateway.process.poll() is None
+    assert gateway.stop() == 0
+    assert "Traceback" not in gateway.log.read_text()
+
+
+def test_a_running_stream_may_finish_while_it_drains(start_gateway: Callable[..., Any]) -> None:
+    """A stop signal lets a short answer come to its end."""
+    gateway = start_gateway("--num-blocks", "256")
+    gateway.wait_ready()
+    body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True, "max_tokens": 24, "ignore_eos": True}
+    headers = {"authorization": f"Bearer {gateway.key}"}
+    with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=body, headers=headers, timeout=30) as response:
+        lines = response.iter_lines()
+        next(lines)
+        gateway.process.send_signal(signal.SIGTERM)
+        assert "data: [DONE]" in list(lines)
+    assert gateway.process.wait(30) == 0
+
+
+def test_the_demo_runs_to_its_end(tmp_path: Path, environment: Environment) -> None:
+    """Both requests answered, both reports printed, a prefix hit, exit 0; readable without a terminal."""
+    result = tidegate("demo", cwd=tmp_path, env=environment(), timeout=110)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr
+    out = result.stdout
+    assert "\x1b" not in out
+    assert out.count("TTFT") >= 3
+    for word in (
+        "English request",
+        "Chinese request",
+        "Prefix hit",
+        "kept",
+        "dropped",
+        "exact_duplicate of #0",
+        "保修",
+    ):
+        assert word in out, word
+    assert max(map(len, out.splitlines())) < 2000
