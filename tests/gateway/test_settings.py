@@ -178,3 +178,9 @@ def test_the_line_for_a_new_key_is_valid_policy() -> None:
     match = policies.find_key(hash_key(text))
     assert match is not None
     assert (match.team, match.entry.app, match.entry.admin) == ("support", "help:desk", True)
+
+
+def test_the_documentation_names_every_setting() -> None:
+    """docs/settings.md has each key."""
+    text = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert [field.name for field in msgspec.structs.fields(Settings) if f"`{field.name}`" not in text] == []
