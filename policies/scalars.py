@@ -94,7 +94,9 @@ def format_size(num_bytes: int) -> str:
 
 
 def spell(value: Any, unit: str | None) -> Any:
-    """A value as YAML spells it: durations and sizes as text with their unit, all else as it is."""
+    """A value as YAML spells it: durations and sizes as text with their unit, tuples as lists, all else as it is."""
+    if isinstance(value, tuple):
+        return [spell(item, unit) for item in value]
     if unit == "duration" and value is not None:
         return format_duration(value)
     return format_size(value) if unit == "size" and value is not None else value

@@ -1,0 +1,37 @@
+"""The active set: swapped whole, kept when a reload fails."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.errors import PolicyError
+from policies.load import load, load_text
+from policies.revisions import ActivePolicies
+
+
+def test_a_reload_swaps_and_a_broken_one_does_not(tmp_path: Path) -> None:
+    """A typo leaves the old revision serving and is remembered until the next good load."""
+    file = tmp_path / "p.yaml"
+    file.write_text("version: 1\ndefaults: {weight: 1}\n")
+    active = ActivePolicies(load(file))
+    first = active.current()
+    file.write_text("version: 1\ndefaults: {wieght: 2}\n")
+    with pytest.raises(PolicyError):
+        active.reload(file)
+    assert active.current() is first
+    assert active.last_error is not None
+    assert "did you mean `weight`?" in str(active.last_error)
+    file.write_text("version: 1\ndefaults: {weight: 2}\n")
+    second = active.reload(file)
+    assert active.current() is second
+    assert active.last_error is None
+    assert first.revision != second.revision
+
+
+def test_a_set_taken_before_a_swap_stays_what_it_was() -> None:
+    """A request that holds a set sees one revision from start to end."""
+    active = ActivePolicies(load_text("version: 1\ndefaults: {weight: 1}\nteams: {a: {}}"))
+    held = active.current()
+    assert active.swap(load_text("version: 1\ndefaults: {weight: 2}\nteams: {a: {}}")) is held
+    assert held.resolve("a", "default", "pilot").policy.weight == 1
+    assert active.current().resolve("a", "default", "pilot").policy.weight == 2
