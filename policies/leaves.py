@@ -18,8 +18,8 @@ _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?) ?%")
-_SPOKEN_BOOLS = {"yes": "true", "on": "true", "y": "true", "1": "true"}
-_SPOKEN_BOOLS |= {"no": "false", "off": "false", "n": "false", "0": "false"}
+_SPOKEN_BOOLS = dict.fromkeys(("true", "yes", "on", "y", "1"), True)
+_SPOKEN_BOOLS |= dict.fromkeys(("false", "no", "off", "n", "0"), False)
 
 UNITS: dict[str, tuple[str, Callable[[str], float]]] = {
     "duration": ("a duration such as 30s", parse_duration),
@@ -84,24 +84,15 @@ def _wrong(scalar: Scalar, expected: str, fix: str) -> ScalarError:
 
 def _with_unit(scalar: Scalar, unit: str) -> float:
     expected, parse = UNITS[unit]
-    if not scalar.plain and scalar.text.isdigit():
-        if unit == "duration":
-            raise _wrong(scalar, expected, f"write {scalar.text}s or {scalar.text}ms")
-        raise _wrong(scalar, expected, f"remove the quotes: {scalar.text}")
-    if is_null(scalar) or describe(scalar) in ("true", "false"):
-        raise _wrong(scalar, expected, f"write {expected}")
-    if scalar.plain and _FLOAT.fullmatch(scalar.text) and not scalar.text.startswith("-"):
-        if unit == "duration":
-            number = scalar.text if re.fullmatch(r"[0-9]+(\.[0-9]+)?", scalar.text) else "30"
-            raise _wrong(scalar, expected, f"write {number}s or {number}ms")
-        if "e" in scalar.text.lower() and len(scalar.text) < 12 and 0 <= (value := float(scalar.text)) < 1e18:
-            raise _wrong(scalar, expected, f"write {value:.0f}")
     try:
-        return parse(scalar.text)
+        value = parse(scalar.text)
     except ScalarError as error:
         if error.message.startswith("read "):
             raise _wrong(scalar, expected, error.fix) from None
         raise
+    if not scalar.plain and scalar.text.isdigit():
+        raise _wrong(scalar, expected, f"remove the quotes: {scalar.text}")
+    return value
 
 
 def _bool(scalar: Scalar) -> bool:
@@ -109,10 +100,9 @@ def _bool(scalar: Scalar) -> bool:
         return True
     if scalar.plain and scalar.text in _FALSE:
         return False
-    meant = _SPOKEN_BOOLS.get(scalar.text.lower(), "true or false")
-    if scalar.text.lower() in ("true", "false"):
-        meant = f"{scalar.text.lower()}, without quotes"
-    raise _wrong(scalar, "true or false", f"write {meant}")
+    meant = _SPOKEN_BOOLS.get(scalar.text.lower())
+    fix = "write true or false" if meant is None else f"write {str(meant).lower()}"
+    raise _wrong(scalar, "true or false", fix if scalar.plain else f"{fix}, without quotes")
 
 
 def _literal(scalar: Scalar, values: tuple[Any, ...]) -> Any:
@@ -122,10 +112,10 @@ def _literal(scalar: Scalar, values: tuple[Any, ...]) -> Any:
     names = [str(value) for value in values]
     expected = names[0] if len(names) == 1 else f"one of {', '.join(names)}"
     fix = f"write {expected}"
-    if set(names) == {"on", "off"} and (spoken := _SPOKEN_BOOLS.get(scalar.text.lower(), scalar.text.lower())):
-        fix = {"true": "write on", "false": "write off"}.get(spoken, fix)
-    elif len(names) > 1 and (meant := nearest(scalar.text.replace("-", "_"), names)):
-        fix = f"did you mean {meant}?"
+    if set(names) == {"on", "off"} and (meant := _SPOKEN_BOOLS.get(scalar.text.lower())) is not None:
+        fix = "write on" if meant else "write off"
+    elif len(names) > 1 and (near := nearest(scalar.text.replace("-", "_"), names)):
+        fix = f"did you mean {near}?"
     raise _wrong(scalar, expected, fix)
 
 

@@ -29,6 +29,7 @@ MAX_INT = 2**63 - 1
 
 _NUMBER = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)([A-Za-z]*)")
 _LEADING_NUMBER = re.compile(r"[0-9]{1,19}(?:\.[0-9]{1,19})?")
+_EXPONENT = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?[eE]\+?[0-9]{1,2}")
 _DURATION_WORDS = re.compile(r"(?i)(msecs?|milli(?:second)?s?)|(secs?|seconds?)|(mins?|minutes?)|(hrs?|hours?)|(days?)")
 
 
@@ -126,7 +127,7 @@ def _whole(text: str, units: Mapping[str, Fraction], expected: str, fix: Fix) ->
 
 
 def _duration_fix(text: str) -> str:
-    found = _LEADING_NUMBER.search(text)
+    found = _LEADING_NUMBER.match(text)
     number = found[0] if found else "30"
     if found and found[0] == text:
         return f"write {number}s or {number}ms"
@@ -139,7 +140,7 @@ def _duration_fix(text: str) -> str:
 
 
 def _size_fix(text: str) -> str:
-    found = _LEADING_NUMBER.search(text)
+    found = _LEADING_NUMBER.match(text)
     number = found[0] if found else "2"
     letter = text[found.end() :].strip()[:1].upper() if found else ""
     if letter in ("K", "M", "G", "T"):
@@ -149,10 +150,12 @@ def _size_fix(text: str) -> str:
 
 
 def _count_fix(text: str) -> str:
-    found = _LEADING_NUMBER.search(text)
+    found = _LEADING_NUMBER.match(text)
     suffix = text[found.end() :].strip() if found else ""
     if found and suffix.lower() in ("k", "m", "g"):
         return f"write {found[0]}{'k' if suffix.lower() == 'k' else suffix.upper()}"
+    if _EXPONENT.fullmatch(text) and (value := Fraction(text)) <= MAX_INT:
+        return f"write {round(value)}"
     if "_" in text or "," in text:
         digits = text.replace("_", "").replace(",", "")
         if digits.isascii() and digits.isdigit():

@@ -59,8 +59,8 @@ def _keys(info: inspect.StructType, prefix: str) -> Iterator[tuple[str, str, str
 
 def _default_text(value: Any, unit: str | None) -> str:
     spelled = spell(msgspec.to_builtins(value), unit)
-    text = msgspec.json.encode(spelled).decode()
-    return f"`{text.strip(chr(34)) if isinstance(spelled, str) and spelled.isalnum() else text}`"
+    is_word = isinstance(spelled, str) and re.fullmatch(r"\w+", spelled)
+    return f"`{spelled if is_word else msgspec.json.encode(spelled).decode()}`"
 
 
 @pytest.mark.parametrize(("heading", "root"), [("Policy", Policy), ("Models", ModelPolicy), ("Keys", KeyEntry)])
