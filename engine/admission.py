@@ -2,27 +2,54 @@
 
 from dataclasses import dataclass
 
+from engine.batch import Runner
+from engine.config import EngineConfig
 from engine.errors import RequestRejected
 from engine.request import EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the engine can hold."""
+    """What the engine can hold. `block_bytes` is one KV block's size."""
 
     max_context_tokens: int
     vocab_size: int
     block_size: int
+    block_bytes: int
     num_blocks: int
 
+    @classmethod
+    def of(cls, config: EngineConfig, runner: Runner) -> "Bounds":
+        """The model's bounds, tightened by the operator's.
 
-def check_request(request: EngineRequest, bounds: Bounds, num_blocks: int) -> None:
-    """Refuse a request that needs `num_blocks` KV blocks if it can never run.
+        Raises:
+            ValueError: one of the operator's is below 1.
+        """
+        for name in ("max_running", "step_tokens", "max_queue_requests", "max_queue_tokens"):
+            if getattr(config, name) < 1:
+                raise ValueError(f"engine.{name} is {getattr(config, name)}; it must be at least 1")
+        model = runner.model
+        return cls(
+            max_context_tokens=min(config.max_context_tokens or model.max_context_tokens, model.max_context_tokens),
+            vocab_size=model.vocab_size,
+            block_size=runner.block_size,
+            block_bytes=runner.block_size * model.kv_bytes_per_token,
+            num_blocks=runner.num_blocks,
+        )
+
+
+def num_kv_tokens(num_prompt: int, max_tokens: int) -> int:
+    """Tokens that a request writes to KV at most: all but the last, which is drawn and never read."""
+    return num_prompt + max_tokens - 1
+
+
+def check_request(request: EngineRequest, bounds: Bounds) -> None:
+    """Refuse a request that can never run.
 
     Raises:
         RequestRejected: with `retry_after_s` None.
     """
-    problem = _malformed(request, bounds) or _too_large(request, bounds, num_blocks)
+    problem = _malformed(request, bounds) or _too_large(request, bounds)
     if problem:
         raise RequestRejected(problem)
 
@@ -41,14 +68,15 @@ def _malformed(request: EngineRequest, bounds: Bounds) -> str | None:
     return None
 
 
-def _too_large(request: EngineRequest, bounds: Bounds, num_blocks: int) -> str | None:
-    num_prompt = len(request.prompt_token_ids)
-    size = f"a prompt of {num_prompt} tokens and {request.max_tokens} tokens of output"
-    if num_prompt + request.max_tokens > bounds.max_context_tokens:
+def _too_large(request: EngineRequest, bounds: Bounds) -> str | None:
+    num_prompt, max_tokens = len(request.prompt_token_ids), request.max_tokens
+    size = f"a prompt of {num_prompt} tokens and {max_tokens} tokens of output"
+    if num_prompt + max_tokens > bounds.max_context_tokens:
         return (
-            f"{size} make {num_prompt + request.max_tokens}, more than the context of {bounds.max_context_tokens}; "
+            f"{size} make {num_prompt + max_tokens}, more than the context of {bounds.max_context_tokens}; "
             "shorten the prompt or lower max_tokens"
         )
+    num_blocks = -(-num_kv_tokens(num_prompt, max_tokens) // bounds.block_size)
     if num_blocks > bounds.num_blocks:
         return (
             f"{size} need {num_blocks} KV blocks of {bounds.block_size} tokens, the pool has {bounds.num_blocks}; "

@@ -1,33 +1,11 @@
 """The KV cache: sequences lease blocks, full blocks are filed by prefix, and later sequences find them again."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from engine.blocks import BlockPool
+from engine.lease import Lease
 from engine.prefix import Namespace, Node, PrefixTree, Tokens, tokens_themselves
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """What one sequence holds of the pool: blocks in its table, and a promise of more."""
-
-    namespace: Namespace
-    tokens: Sequence[int]
-    """The sequence's own list of known tokens; it grows."""
-    reserved: int
-    """Blocks that were promised and not taken yet."""
-    table: list[int] = field(default_factory=list)
-    node: Node | None = None
-    """The tree's node of the last filed block."""
-    num_filed: int = 0
-    """Leading blocks of the table that are in the tree."""
-    num_shared: int = 0
-    """Blocks that were found instead of computed, or given up for one that another sequence had filed."""
-    unfiled: bool = False
-    """A block's key was taken by other tokens, so this sequence files no more."""
-    share_s: float = 0.0
-    """Block-seconds, each divided by the block's holders; complete once released."""
 
 
 class KVCache:
@@ -146,7 +124,7 @@ class KVCache:
         self._tree.check()
         holders = [0] * self.pool.num_blocks
         for lease in leases:
-            _check_lease(lease, self)
+            self._check_lease(lease)
             for block in lease.table:
                 holders[block] += 1
         wrong = [b for b, held in enumerate(holders) if held != self.pool.refs(b)]
@@ -193,6 +171,12 @@ class KVCache:
         self._tree.remove(block)
         self.pool.free_idle(block)
 
+    def _check_lease(self, lease: Lease) -> None:
+        lease.check(self.block_size)
+        own = lease.table[lease.num_filed :]
+        if any(self.pool.refs(block) != 1 or block in self._tree for block in own):
+            raise RuntimeError(f"blocks {own} may still be written and are shared or filed")
+
     def _check_idle(self) -> None:
         seen: set[int] = set()
         for block in self.pool.idle_blocks():
@@ -205,18 +189,3 @@ class KVCache:
         ]
         if filed_free:
             raise RuntimeError(f"free blocks {filed_free} are still in the tree")
-
-
-def _check_lease(lease: Lease, cache: KVCache) -> None:
-    """The filed part is the path to the lease's node; every block behind it is held by this table alone."""
-    node = lease.node
-    for index in range(lease.num_filed - 1, -1, -1):
-        tokens = tuple(lease.tokens[index * cache.block_size : (index + 1) * cache.block_size])
-        if node is None or node.block != lease.table[index] or node.tokens != tokens:
-            raise RuntimeError(f"block {index} of a table is not the tree's block for its tokens")
-        node = node.parent
-    alone = lease.table[lease.num_filed :]
-    if any(cache.pool.refs(block) != 1 or block in cache._tree for block in alone):
-        raise RuntimeError(f"blocks {alone} may still be written and are shared or filed")
-    if lease.reserved < 0:
-        raise RuntimeError(f"{-lease.reserved} blocks more than promised were taken")

@@ -11,10 +11,11 @@ from threading import Thread
 
 from engine.batch import Runner
 from engine.config import EngineConfig, ModelInfo
-from engine.core import Emitted, EngineCore
+from engine.core import EngineCore
 from engine.detokenize import TokenBytes
 from engine.errors import EngineClosed, EngineError
 from engine.request import EngineRequest, EngineStats, Event, Finish, FinishReason, Usage
+from engine.table import Emitted
 
 Load = Callable[[], tuple[Runner, TokenBytes]]
 """Loads a model: its runner, and the bytes of each token id."""
@@ -76,15 +77,17 @@ class EmbeddedEngine:
         if self._thread is not None or self._closed:
             raise EngineError("an engine starts once; make a new one")
         self._loop = asyncio.get_running_loop()
-        started: asyncio.Future[None] = self._loop.create_future()
+        started: asyncio.Future[BaseException | None] = self._loop.create_future()
         self._thread = Thread(target=self._main, args=(started,), name="tidegate-engine", daemon=True)
         self._thread.start()
         try:
-            await started
-        except BaseException:
+            error = await started
+        except asyncio.CancelledError:
             self._closed = True
             self._wake.set()
             raise
+        if error is not None:
+            raise error
 
     async def submit(self, request: EngineRequest) -> AsyncIterator[Event]:
         """Yield `Delta`s, then one `Finish`. Closing the iterator early cancels the request.
@@ -107,7 +110,7 @@ class EmbeddedEngine:
     def cancel(self, request_id: str) -> None:
         """Ask for the request to end with `cancelled`; unknown ids are ignored."""
         if request_id in self._streams and self._core is not None:
-            self._send(partial(EngineCore.cancel, request_id=request_id, asked_at_step=self._core.num_steps))
+            self._send(partial(EngineCore.cancel, request_id=request_id, asked_at_step=self._core.counters.num_steps))
 
     def stats(self) -> EngineStats:
         """Counters and gauges now."""
@@ -133,7 +136,7 @@ class EmbeddedEngine:
         self._wake.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
-        self._end_streams("cancelled", None)
+        self._end_streams()
 
     def _open(self, request: EngineRequest) -> _Stream:
         if self._closed or self._death is not None or self._core is None:
@@ -148,42 +151,43 @@ class EmbeddedEngine:
         self._inbox.append(command)
         self._wake.set()
 
-    def _main(self, started: "asyncio.Future[None]") -> None:
-        """The engine thread."""
+    def _main(self, started: "asyncio.Future[BaseException | None]") -> None:
+        """The engine thread: load, serve, and whatever happens tell everyone who waits."""
+        runner: Runner | None = None
         try:
             runner, token_bytes = self._load()
-        except BaseException as error:
-            self._call(_resolve, started, error)
-            return
-        death: str | None = None
-        try:
             runner.warm_up()
             self._core = EngineCore(self._config, runner, token_bytes, clock=self._clock)
             self._model = runner.model
             self._call(_resolve, started, None)
-            death = self._serve(self._core)
+            self._death = self._serve(self._core)
         except BaseException as error:
-            death = f"the engine stopped: {type(error).__name__}: {error}"
+            self._death = f"the engine stopped: {type(error).__name__}: {error}"
             self._call(_resolve, started, error)
         finally:
-            self._death = death
-            self._call(self._end_streams, "failed" if death else "cancelled", death)
-            runner.close()
+            self._call(self._end_streams)
+            if runner is not None:
+                self._give_back(runner)
 
     def _serve(self, core: EngineCore) -> str | None:
         """Step while there is work; returns why it had to stop, None after `close`."""
-        while not self._closed:
+        while not self._closed and not core.broken:
             if not len(core) and not self._inbox:
                 self._wake.wait()
             self._wake.clear()
             events = self._read_inbox(core)
             if not self._closed:
                 events += core.step()
-            self._call(self._deliver, events)
-            if core.broken:
-                return core.broken
-        self._call(self._deliver, core.end_all("cancelled"))
-        return None
+            if events:
+                self._call(self._deliver, events)
+        self._call(self._deliver, core.end_all("failed" if core.broken else "cancelled", core.broken))
+        return core.broken
+
+    def _give_back(self, runner: Runner) -> None:
+        try:
+            runner.close()
+        except Exception as error:
+            self._death = self._death or f"the runner did not close: {type(error).__name__}: {error}"
 
     def _read_inbox(self, core: EngineCore) -> list[Emitted]:
         events: list[Emitted] = []
@@ -205,18 +209,15 @@ class EmbeddedEngine:
             if isinstance(event, Finish):
                 del self._streams[request_id]
 
-    def _end_streams(self, reason: FinishReason, message: str | None) -> None:
+    def _end_streams(self) -> None:
         """Finish what the thread can no longer finish, so that nobody waits for ever."""
+        reason: FinishReason = "failed" if self._death else "cancelled"
         for stream in self._streams.values():
             usage = Usage(prompt_tokens=len(stream.request.prompt_token_ids))
-            stream.events.put_nowait(Finish(reason, usage, message=message, retryable=reason == "failed"))
+            stream.events.put_nowait(Finish(reason, usage, message=self._death, retryable=reason == "failed"))
         self._streams.clear()
 
 
-def _resolve(started: "asyncio.Future[None]", error: BaseException | None) -> None:
-    if started.done():
-        return
-    if error is None:
-        started.set_result(None)
-    else:
-        started.set_exception(error)
+def _resolve(started: "asyncio.Future[BaseException | None]", error: BaseException | None) -> None:
+    if not started.done():
+        started.set_result(error)

@@ -6,6 +6,7 @@ admissions for as long as budget, places and KV blocks last.
 
 from dataclasses import dataclass
 
+from engine.admission import num_kv_tokens
 from engine.batch import SequenceWork
 from engine.cache import KVCache
 from engine.sequence import SequenceState
@@ -24,7 +25,7 @@ class Scheduler:
     """Owns the running set; a waiting request holds nothing.
 
     Admission promises a sequence all blocks it can ever need, so a running one is never preempted. To over-commit,
-    promise less in `blocks_to_promise` and, where `KVCache.allocate` finds nothing, release a lease, set
+    promise less in `_admit` and, where `KVCache.allocate` finds nothing, release a lease, set
     `num_computed` to 0 and queue the sequence again: its known tokens are then its prompt.
     """
 
@@ -65,16 +66,12 @@ class Scheduler:
             del self.running[seq.seq_id]
             self._cache.release(seq.lease)
 
-    def blocks_to_promise(self, num_prompt: int, max_tokens: int) -> int:
-        """Blocks for prompt and granted output; the last token is drawn and never written."""
-        return self._cache.blocks_for(num_prompt + max_tokens - 1)
-
     def _admit(self, now: float) -> SequenceState | None:
         """Begin the head of the queue. Nobody overtakes a head that does not fit: it waits for blocks, not for luck."""
         seq = self.waiting.head()
         if seq is None or seq.blocked_at == self._cache.num_releases:
             return None
-        promise = self.blocks_to_promise(seq.num_prompt, seq.request.max_tokens)
+        promise = self._cache.blocks_for(num_kv_tokens(seq.num_prompt, seq.request.max_tokens))
         seq.lease = self._cache.admit(seq.request.namespace, seq.tokens, promise)
         if seq.lease is None:
             seq.blocked_at = self._cache.num_releases

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.cache import Lease
 from engine.detokenize import TextStream
+from engine.lease import Lease
 from engine.request import EngineRequest, Phase, Usage
 
 
@@ -94,7 +94,7 @@ class SequenceState:
         self.deadline = min((instant for instant, _ in self.open_phases()), default=math.inf)
 
 
-def usage(seq: SequenceState, now: float, block_bytes: int, lease: Lease | None, num_blocks: int) -> Usage:
+def usage(seq: SequenceState, lease: Lease | None, num_blocks: int, block_bytes: int, now: float) -> Usage:
     """What a sequence that ends `now` took. `lease` is released already; `num_blocks` were in its table."""
     meter = seq.meter
     gaps = sorted(meter.gaps_s)
