@@ -5,8 +5,7 @@ from pathlib import Path
 
 from policies.checks import check
 from policies.errors import PolicyError, Problem
-from policies.nodes import Mapping, Place, Scalar
-from policies.parse import MAX_BYTES, parse
+from policies.nodes import MAX_BYTES, Mapping, Place, Scalar, parse
 from policies.resolve import PolicySet
 from policies.schema import PolicyDocument
 from policies.strict import read_node

@@ -11,8 +11,7 @@ from msgspec import UNSET, inspect
 
 from policies.errors import PolicyError, Problem
 from policies.leaves import describe, is_null, read_leaf
-from policies.nodes import Mapping, Node, Path, Place, Refused, Scalar, Sequence, dotted
-from policies.parse import parse
+from policies.nodes import Mapping, Node, Path, Place, Refused, Scalar, Sequence, dotted, parse
 from policies.scalars import ScalarError
 from policies.suggest import unknown_key_fix
 from policies.written import Branch, Value, Written, plain
