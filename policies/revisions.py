@@ -1,5 +1,6 @@
 """Which policy set serves now: swapped whole, and kept when a reload fails."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from policies.errors import PolicyError
@@ -10,8 +11,10 @@ from policies.resolve import PolicySet
 class ActivePolicies:
     """Holds the serving set. A request takes `current()` once and keeps it to its end, so that it sees one revision."""
 
-    def __init__(self, policies: PolicySet) -> None:
-        self._current = policies
+    def __init__(self, policies: PolicySet, prepare: Callable[[PolicySet], PolicySet] | None = None) -> None:
+        """`prepare` is applied to every set before it serves, this one included: it adds keys that live in memory."""
+        self._prepare = prepare or _as_it_is
+        self._current = self._prepare(policies)
         self._last_error: PolicyError | None = None
 
     @property
@@ -25,7 +28,7 @@ class ActivePolicies:
 
     def swap(self, policies: PolicySet) -> PolicySet:
         """Serve `policies` from now on; returns the set that served before."""
-        before, self._current, self._last_error = self._current, policies, None
+        before, self._current, self._last_error = self._current, self._prepare(policies), None
         return before
 
     def reload(self, path: Path | str) -> PolicySet:
@@ -40,4 +43,8 @@ class ActivePolicies:
             self._last_error = error
             raise
         self.swap(policies)
-        return policies
+        return self._current
+
+
+def _as_it_is(policies: PolicySet) -> PolicySet:
+    return policies
