@@ -1,18 +1,21 @@
-"""How useful each passage is for the question: lexical and embedding scores, fused, the caller's blended in."""
+"""How useful each passage is for the question: terms and meaning, fused, the caller's scores blended in."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from budget.bm25 import bm25
-from budget.ports import Embedder, Scorer, ScorerUnavailable
-from budget.sentences import Span
-from budget.text import terms
+from budget.cross_encode import cross_encoded
+from budget.diversity import diversified
+from budget.ports import Embedder, Scorer
+from budget.relevance import LEXICAL, RELATED, SCORE_DIGITS, Array, Evidence, gather
+from budget.sentences import sentences
+from budget.types import Message
 from policies.schema import Rank
 
-SCORE_DIGITS = 4
-"""Scores are rounded before they are compared, so that the last bits of a batched model never decide an order."""
+_CALLER = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,56 +36,80 @@ def rank(
     texts: Sequence[str],
     *,
     policy: Rank,
-    caller_scores: Sequence[float | None] = (),
+    titles: Sequence[str | None] | None = None,
+    caller_scores: Sequence[float | None] | None = None,
     embedder: Embedder | None = None,
     cross_encoder: Scorer | None = None,
-    context: Sequence[str] = (),
+    context: Sequence[Message] = (),
 ) -> Ranking:
     """Ranks passages for a question.
 
+    A passage's score is the share of the best possible evidence: BM25 of the whole passage, and BM25 and relatedness of
+    its best sentence. Scores of different requests are comparable; those of a fallback are not.
+
     Args:
         query: the last question.
-        texts: passages, copies already out.
+        texts: passages, copies already out: a copy would lower the weight of its own terms.
         policy: method, blending, diversity.
-        caller_scores: the retriever's, on any scale; None where it gave none.
+        titles: of the passages; a sentence is weighed under its title.
+        caller_scores: the retriever's, on any scale, higher is better; None where it gave none.
         embedder: for `hybrid` and `embedding`.
-        cross_encoder: rescoring, where the policy names one.
-        context: texts of the turns before the question, newest last, for follow-up questions.
+        cross_encoder: rescores the best passages where the policy names one.
+        context: the turns before the question, newest last, for follow-up questions.
     """
-    lexical = _unit(bm25(terms(query), [terms(t) for t in texts]))
-    scores, method, fallback = lexical, "bm25", None
-    if policy.method in ("hybrid", "embedding"):
-        try:
-            if embedder is None:
-                raise ScorerUnavailable("no embedder")
-            dense = _unit([float(x) for x in embedder.embed(texts) @ embedder.embed([query])[0]]) if texts else []
-            scores = [(a + b) / 2 for a, b in zip(lexical, dense, strict=True)] if policy.method == "hybrid" else dense
-            method = policy.method
-        except ScorerUnavailable as error:
-            fallback = str(error)
-    rounded = [round(s, SCORE_DIGITS) for s in scores]
-    return Ranking(rounded, sorted(range(len(texts)), key=lambda i: -rounded[i]), method, fallback)
+    if not texts:
+        return Ranking([], [], policy.method)
+    caller = _caller_shares(caller_scores or [None] * len(texts))
+    notes: list[str] = []
+    if "caller" in (policy.method, "caller" if policy.use_caller_scores == "only" else ""):
+        if caller is not None:
+            return _ordered(caller, None, policy.diversity, "caller", notes)
+        notes.append("the caller gave no scores")
+    asked = "hybrid" if policy.method == "caller" else policy.method
+    spans = [sentences(t) for t in texts]
+    evidence, missing = gather(
+        query, texts, spans, titles=titles, embedder=embedder, context=context, lexical_only=asked == "bm25"
+    )
+    method: str = "bm25" if evidence.related is None else asked
+    if missing and asked != "bm25":
+        notes.append(missing)
+    scores = _passage_scores(evidence, method)
+    if policy.cross_encoder is not None:
+        scores, missing = cross_encoded(query, texts, scores, policy.cross_encoder, cross_encoder)
+        method = method if missing else f"{method}+cross_encoder"
+        notes += [missing] if missing else []
+    if caller is not None and policy.use_caller_scores == "blend":
+        scores = (1 - _CALLER) * scores + _CALLER * caller
+    return _ordered(scores, evidence.vectors, policy.diversity, method, notes)
 
 
-def sentence_scores(
-    query: str,
-    texts: Sequence[str],
-    spans: Sequence[Sequence[Span]],
-    *,
-    passage_scores: Sequence[float],
-    embedder: Embedder | None = None,
-    context: Sequence[str] = (),
-) -> list[list[float]]:
-    """Relevance in 0..1 of each sentence of each passage, comparable across passages."""
-    flat = [text[s.start : s.end] for text, own in zip(texts, spans, strict=True) for s in own]
-    lexical = iter(_unit(bm25(terms(query), [terms(t) for t in flat])))
-    return [
-        [round((next(lexical) + passage) / 2, SCORE_DIGITS) for _ in own]
-        for own, passage in zip(spans, passage_scores, strict=True)
-    ]
+def _passage_scores(evidence: Evidence, method: str) -> Array:
+    """(passages,) shares of the best possible evidence."""
+    if method == "embedding" and evidence.related is not None:
+        return evidence.best(evidence.related)
+    if evidence.related is None:
+        return (evidence.passage_lexical + evidence.best(evidence.lexical)) / 2
+    best = evidence.best(LEXICAL * evidence.lexical + RELATED * evidence.related)
+    return (LEXICAL * evidence.passage_lexical + best) / (2 * LEXICAL + RELATED)
 
 
-def _unit(values: Sequence[float]) -> list[float]:
-    """Values divided by their largest, negatives at 0."""
-    top = max(values, default=0.0)
-    return [max(float(np.float64(v)) / top, 0.0) if top > 0 else 0.0 for v in values]
+def _caller_shares(given: Sequence[float | None]) -> Array | None:
+    """The caller's scores spread over 0..1; a passage without one stands at their mean. None where there is none."""
+    known = [s for s in given if s is not None and math.isfinite(s)]
+    if not known:
+        return None
+    low, high = min(known), max(known)
+    width = high - low if high > low else 1.0
+    shares = [(s - low) / width if s is not None and math.isfinite(s) else None for s in given]
+    mean = sum((s - low) / width for s in known) / len(known)
+    return np.array([mean if s is None else s for s in shares])
+
+
+def _ordered(
+    scores: Array, vectors: NDArray[np.float32] | None, diversity: float, method: str, notes: list[str]
+) -> Ranking:
+    rounded = [round(float(s), SCORE_DIGITS) for s in scores]
+    order = sorted(range(len(rounded)), key=lambda i: -rounded[i])
+    if vectors is not None and diversity > 0:
+        order = diversified(order, rounded, vectors, diversity)
+    return Ranking(rounded, order, method, "; ".join(notes) or None)

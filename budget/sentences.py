@@ -7,11 +7,9 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
+from budget.blocks import SpanKind, blocks
 from budget.text import CJK_CLASS, is_cjk
-
-SpanKind = Literal["sentence", "heading", "list", "table", "code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +21,6 @@ class Span:
     kind: SpanKind
 
 
-_FENCE = re.compile(r"[ \t]*(```+|~~~+)")
-_ATX = re.compile(r"[ \t]{0,3}#{1,6}[ \t]")
-_RULE = re.compile(r"[ \t]*(?:=+|-{3,})[ \t]*$")
-_ITEM = re.compile(
-    r"[ \t]*(?:[-*+•·‣▪◦●○–][ \t]+|\(?\d{1,3}[.)、](?!\d)[ \t]*|[a-z][.)][ \t]+|[（(]?[一二三四五六七八九十]{1,3}[、）)]|[①-⑳])"
-)
-_ROW = re.compile(r"[ \t]*\|.*\||[^|\n]*\|[^|\n]*\||[^\t\n]+\t[^\t\n]+\t")
-
 _CLOSERS = "\"'”’»›)\\]}）」』】》〉〕"
 _ENDER = re.compile(rf"(?:[.．](?:\s?\.){{2,}}|[.!?。！？；…‥．｡؟۔।]+)(?P<close>[{_CLOSERS}]*)")
 _NEXT = re.compile(r"(?P<gap>\s*)(?P<open>[\"'“‘«(\[{（「『【《]*)(?P<word>[\w]*)")
@@ -38,25 +28,28 @@ _LAST_TOKEN = re.compile(r"[^\s\"'“‘(\[{（「『]*$")
 _HARD = frozenset("。！？；｡؟۔।")
 _CJK_CHAR = re.compile(f"[{CJK_CLASS}“”‘’「」『』（）《》【】，、：—]")
 
-_NEVER_ENDS = frozenset(
-    """adm art assoc attn ave bldg blvd brig capt cf ch cmdr col comdr cpl dept dr e.g ed eds eq eqs est fig figs fr ft gen
-    gov hon hrn i.e lt maj messrs mlle mme mr mrs ms msgr mt mts nos op p par pp pres prof pvt rep reps ref refs rev
-    sec sect sen sens sgt sr st ste subj supt tab tel v viz vol vols vs""".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NEVER_ENDS = _words(
+    """adm art assoc attn ave bldg blvd brig capt cf ch cmdr col comdr cpl dept dr e.g ed eds eq eqs est fig figs fr ft
+    gen gov hon hrn i.e lt maj messrs mlle mme mr mrs ms msgr mt mts nos op p par pp pres prof pvt rep reps ref refs rev
+    sec sect sen sens sgt sr st ste subj supt tab tel v viz vol vols vs"""
 )
 """Abbreviations that something always follows. Compared in lower case, without the last full stop."""
 
-_MAY_END = frozenset(
+_MAY_END = _words(
     """a.d a.k.a a.m al b.c b.c.e bros c.e ca co corp d.c d.phil eg esq et etc ie inc jr ltd llc m.a m.d n.b
-    p.m p.s ph.d plc r.i.p sq u.k u.n u.s u.s.a approx misc univ min max""".split()
+    p.m p.s ph.d plc r.i.p sq u.k u.n u.s u.s.a approx misc univ min max"""
 )
-_MONTHS = frozenset(
-    "jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun".split()
-)
+_MONTHS = _words("""jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun""")
 _NUMBERED = frozenset(["no"])
-_STARTERS = frozenset(
+_STARTERS = _words(
     """a after although an and as at both but by during each every few for from he her here his how however i if in it
     its later many most my no on once one our several she since so some such that the their then there these they this
-    those though to today we what when where while who why with yet you your""".split()
+    those though to today we what when where while who why with yet you your"""
 )
 """Words that, capitalised after an abbreviation, open a new sentence."""
 
@@ -69,7 +62,7 @@ def sentences(text: str) -> list[Span]:
     abbreviations.
     """
     found: list[Span] = []
-    for start, end, kind in _blocks(text):
+    for start, end, kind in blocks(text):
         cuts = [end] if kind in ("code", "table", "heading") else [*_ends(text, start, end), end]
         for cut in cuts:
             if span := _stripped(text, start, cut, kind):
@@ -85,97 +78,6 @@ def _stripped(text: str, start: int, end: int, kind: SpanKind) -> Span | None:
         return None
     start += len(piece) - len(body)
     return Span(start, start + len(body.rstrip()), kind)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    start: int
-    end: int
-    body: str
-
-
-def _lines(text: str) -> list[_Line]:
-    """The lines of a text, split at `\\n` only, so that offsets are plain."""
-    lines, start = [], 0
-    for body in text.split("\n"):
-        lines.append(_Line(start, min(start + len(body) + 1, len(text)), body))
-        start += len(body) + 1
-    return lines
-
-
-def _blocks(text: str) -> Iterator[tuple[int, int, SpanKind]]:
-    """Contiguous [start, end) blocks of one kind each, that together cover the text."""
-    lines = _lines(text)
-    i = 0
-    while i < len(lines):
-        j, kind = _block_at(lines, i)
-        yield lines[i].start, lines[j - 1].end, kind
-        i = j
-
-
-def _block_at(lines: list[_Line], i: int) -> tuple[int, SpanKind]:
-    """The line after the block that begins at line `i`, and the block's kind."""
-    body = lines[i].body
-    if fence := _FENCE.match(body):
-        return _fence_end(lines, i, fence.group(1)[:3]), "code"
-    if _ROW.match(body) and i + 1 < len(lines) and _ROW.match(lines[i + 1].body):
-        j = i + 2
-        while j < len(lines) and _ROW.match(lines[j].body):
-            j += 1
-        return j, "table"
-    if _ATX.match(body):
-        return i + 1, "heading"
-    if _ITEM.match(body):
-        return _prose_end(lines, i), "list"
-    if body.strip() and _is_title(lines, i):
-        underlined = i + 1 < len(lines) and _RULE.match(lines[i + 1].body)
-        return i + (2 if underlined else 1), "heading"
-    return _prose_end(lines, i), "sentence"
-
-
-def _fence_end(lines: list[_Line], i: int, fence: str) -> int:
-    for j in range(i + 1, len(lines)):
-        if lines[j].body.lstrip().startswith(fence):
-            return j + 1
-    return len(lines)
-
-
-def _prose_end(lines: list[_Line], i: int) -> int:
-    """The first line after `i` that does not run on from the one before."""
-    for j in range(i + 1, len(lines)):
-        body = lines[j].body
-        if not body.strip() or _FENCE.match(body) or _ATX.match(body) or _ITEM.match(body):
-            return j
-        if _ROW.match(body) and j + 1 < len(lines) and _ROW.match(lines[j + 1].body):
-            return j
-        if _breaks(lines[j - 1].body):
-            return j
-    return len(lines)
-
-
-def _breaks(body: str) -> bool:
-    """Whether a line ends with its paragraph: a short line, or one that closes with a sentence end or a colon."""
-    body = body.rstrip()
-    return not body or body[-1] in '.!?。！？；…:："”」』)）'
-
-
-def _is_title(lines: list[_Line], i: int) -> bool:
-    """A short line with no sentence end that stands above longer text, or is underlined."""
-    if i + 1 >= len(lines):
-        return False
-    body, below = lines[i].body.strip(), lines[i + 1].body
-    if _RULE.match(below):
-        return True
-    if len(body) > (30 if is_cjk(body) else 80) or body[-1] in '.!?。！？；…,，、;"”':
-        return False
-    follows = below.strip()
-    if not follows:
-        return i + 2 < len(lines) and len(lines[i + 2].body) > len(body)
-    if is_cjk(body):
-        return len(follows) > 2 * len(body)
-    words = body.split()
-    capitals = sum(not w[0].islower() for w in words)
-    return len(follows) > len(body) and not follows[0].islower() and 2 * capitals > len(words)
 
 
 def _ends(text: str, start: int, end: int) -> Iterator[int]:
@@ -238,7 +140,7 @@ def soft_cut(text: str, start: int, limit: int) -> int:
     """The best place in (start, limit] to cut: after a clause, else at white space, else between characters.
 
     A clause or a space counts only in the second half of the range, so that a cut never gives most of the room away.
-    A base character keeps its combining marks, joiners and variation selectors. Chinese text has no spaces: it is cut at
+    A base character keeps its combining marks, joiners and variation selectors. Chinese, which has no spaces, is cut at
     its commas.
     """
     limit = min(limit, len(text))

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import pairwise
 
 CJK_CLASS = (
     "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -21,7 +22,7 @@ STOP_WORDS = frozenset(
     can could did do does doing down during each few for from further had has have having he her here hers him his how i
     if in into is it its itself just me more most my no nor not of off on once only or other our out over own s same she
     should so some such t than that the their them then there these they this those through to too under until up very
-    was we were what when where which while who whom whose why will with would you your""".split()
+    was we were what when where which while who whom whose why will with would you your""".split()  # noqa: SIM905
 )
 """English words that carry no topic. A question's cue words (who, when) are read from the question itself."""
 
@@ -63,7 +64,7 @@ def _foreign_terms(word: str) -> list[str]:
             continue
         if _CJK.match(run):
             found.extend(run)
-            found.extend([a + b for a, b in zip(run, run[1:], strict=False)])
+            found.extend([a + b for a, b in pairwise(run)])
         elif run not in STOP_WORDS:
             found.append(stem(run) if run.isascii() else run)
     return found
