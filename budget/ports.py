@@ -13,10 +13,18 @@ from budget.types import PromptMessage, Segment
 class TokenCounter(Protocol):
     """Encodes text as the serving model will. Thread-safe; a segment's ids never depend on its neighbours."""
 
-    method: Literal["exact", "estimated"]
-    separator_side: Literal["leading", "trailing"]
-    """Where white space between two texts belongs, so that encoding them apart equals encoding them together:
-    at the start of the second (GPT-2 shaped vocabularies) or at the end of the first (cl100k shaped ones)."""
+    @property
+    def method(self) -> Literal["exact", "estimated"]:
+        """Whether counts are those of the serving model's own tokenizer."""
+        ...
+
+    @property
+    def separator_side(self) -> Literal["leading", "trailing"]:
+        """Where white space between two texts belongs, so that encoding them apart equals encoding them together.
+
+        At the start of the second (GPT-2 shaped vocabularies) or at the end of the first (cl100k shaped ones).
+        """
+        ...
 
     def encode(self, text: str) -> Sequence[int]:
         """Ids of caller text; never a control token, whatever the text holds."""
