@@ -8,7 +8,18 @@ from typing import Any
 
 import msgspec
 
-from gateway.ledger import MINUTE_S, Amounts, Balance, Claim, Limit, LimitExceeded, LimitKind, Standing, UsageEntry, window
+from gateway.ledger import (
+    MINUTE_S,
+    Amounts,
+    Balance,
+    Claim,
+    Limit,
+    LimitExceeded,
+    LimitKind,
+    Standing,
+    UsageEntry,
+    window,
+)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS bookings (
@@ -244,6 +255,4 @@ class Accounts:
             self._swept = now
             for kind, kept_s in KEPT_S.items():
                 self._db.execute("DELETE FROM bookings WHERE kind = ? AND slot < ?", (kind, now - kept_s))
-            self._db.execute(
-                "DELETE FROM bookings WHERE kind <> 'concurrency' AND slot < ?", (now - KEPT_LONGEST_S,)
-            )
+            self._db.execute("DELETE FROM bookings WHERE kind <> 'concurrency' AND slot < ?", (now - KEPT_LONGEST_S,))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -10,6 +10,7 @@ from gateway.errors import InvalidRequest, RequestTooLarge
 from gateway.schemas import ChatMessage, ChatRequest
 from policies.schema import RequestLimits
 
+T = TypeVar("T")
 MAX_STOPS = 16
 MAX_STOP_CHARS = 512
 MAX_STOP_TOKEN_IDS = 64
@@ -70,22 +71,32 @@ def decode_chat(body: bytes, limits: RequestLimits) -> ChatRequest:
         InvalidRequest: not JSON, not UTF-8, a wrong type or value, or something that is not supported.
         RequestTooLarge: more messages or documents than `limits` allows.
     """
-    if not body.strip():
-        raise InvalidRequest("the body is empty; send a JSON object with `messages`", param="messages")
-    try:
-        request = _decoder.decode(body.removeprefix(BYTE_ORDER_MARK))
-    except msgspec.ValidationError as error:
-        _refuse_value(str(error))
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is not JSON in UTF-8: {error}") from None
+    request = decode_object(body, _decoder)
     _check_counts(request, limits)
     _check_supported(request)
     _check_sampling(request)
     for index, message in enumerate(request.messages):
         _check_message(message, f"messages[{index}]")
     return request
+
+
+def decode_object(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """What the decoder makes of a body; a byte order mark is ignored.
+
+    Raises:
+        InvalidRequest: the body is not JSON, or not of the decoder's type.
+    """
+    body = body.removeprefix(BYTE_ORDER_MARK)
+    if not body.strip():
+        raise InvalidRequest("the body is empty; send a JSON object")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        _refuse_value(str(error))
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is not JSON in UTF-8 (a lone surrogate is no character): {error}") from None
 
 
 def text_of(message: ChatMessage) -> str:
@@ -144,9 +155,8 @@ def _check_sampling(request: ChatRequest) -> None:
 def _check_message(message: ChatMessage, param: str) -> None:
     for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
         if part.type != "text":
-            raise InvalidRequest(
-                f"a content part of type {part.type!r} is not supported; send text", param=f"{param}.content[{index}].type"
-            )
+            problem = f"a content part of type {part.type[:100]!r} is not supported; send text"
+            raise InvalidRequest(problem, param=f"{param}.content[{index}].type")
         if part.text is None:
             raise InvalidRequest("a text part has no text", param=f"{param}.content[{index}].text")
     if message.content is None and message.role != "assistant":
@@ -162,4 +172,5 @@ def _check_tool_call(call: Mapping[str, Any], param: str) -> None:
         raise InvalidRequest("a tool call needs an `id` and the type `function`", param=param)
     function = call.get("function")
     if not isinstance(function, dict) or not all(isinstance(function.get(k), str) for k in ("name", "arguments")):
-        raise InvalidRequest("a tool call's function needs `name` and `arguments`, both strings", param=f"{param}.function")
+        problem = "a tool call's function needs `name` and `arguments`, both strings"
+        raise InvalidRequest(problem, param=f"{param}.function")

@@ -1,6 +1,7 @@
 """The client's side of one exchange: reading its body, seeing it leave, writing to it. Over the bare ASGI triple."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ class Client:
 
     Attributes:
         gone: resolves when the client closes the connection, once `watch` was called.
-        started: the response's status line is out.
+        status: of the response, once its status line is out.
         idle_s: how long one read or write may wait for the client; None waits for ever.
     """
 
@@ -26,7 +27,7 @@ class Client:
         self, scope: Mapping[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
     ) -> None:
         self.headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        self.started = False
+        self.status: int | None = None
         self.idle_s: float | None = None
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._abort: Callable[[], None] | None = (scope.get("extensions") or {}).get(ABORT_EXTENSION)
@@ -65,14 +66,14 @@ class Client:
         self.gone.add_done_callback(lambda _: callback())
 
     async def wait_for(self, awaitable: Awaitable[T], until: float | None = None) -> T:
-        """The awaitable's result, unless the client leaves or `until` (loop time) passes; then it is cancelled.
+        """The awaitable's result; it is cancelled when the client leaves or `until` (`time.monotonic()`) passes.
 
         Raises:
             ClientGone: the client left first.
             TimeoutError: the instant passed first.
         """
         work = asyncio.ensure_future(awaitable)
-        timeout = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+        timeout = None if until is None else max(0.0, until - time.monotonic())
         try:
             both: set[asyncio.Future[Any]] = {work, self.gone}
             await asyncio.wait(both, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -84,7 +85,7 @@ class Client:
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status line and headers."""
-        self.started = True
+        self.status = status
         raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
         await self._write({"type": "http.response.start", "status": status, "headers": raw})
 

@@ -206,7 +206,7 @@ def message_of(error: Exception) -> str:
 
 
 def error_headers(error: Exception) -> dict[str, str]:
-    """`retry-after`, `x-should-retry` and what the error itself brings."""
+    """`retry-after` where a retry may succeed, `x-should-retry: false` where none can, and what the error brings."""
     kind = kind_of(error)
     headers = dict(getattr(error, "headers", {}))
     wait_s = getattr(error, "retry_after_s", None)
@@ -214,8 +214,9 @@ def error_headers(error: Exception) -> dict[str, str]:
         headers["retry-after"] = str(max(1, math.ceil(wait_s)))
     never = isinstance(error, LimitRefused) and wait_s is None
     too_far = wait_s is not None and wait_s > LONGEST_USEFUL_WAIT_S
-    if kind.status in (408, 409, 429) or kind.status >= 500:  # what OpenAI's clients retry by themselves
-        headers["x-should-retry"] = "true" if kind.retry and not never and not too_far else "false"
+    retried = kind.status in (408, 409, 429) or kind.status >= 500  # by OpenAI's clients, of their own accord
+    if retried and (not kind.retry or never or too_far):
+        headers["x-should-retry"] = "false"
     return headers
 
 

@@ -100,7 +100,9 @@ class UsageEntry:
 class LimitExceeded(Exception):
     """An account has no room. `retry_after_s` None: the request is larger than the whole bound."""
 
-    def __init__(self, limit: Limit, used: float, asked: float, retry_after_s: float | None, standing: Standing) -> None:
+    def __init__(
+        self, limit: Limit, used: float, asked: float, retry_after_s: float | None, standing: Standing
+    ) -> None:
         super().__init__(f"{limit.kind} of {limit.scope}: {used:g} of {limit.bound:g} used, {asked:g} asked")
         self.limit = limit
         self.used = used
