@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib.metadata import version as distribution_version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from gateway.settings import Settings
 from gateway.terminal import Text, console, fail
 from gateway.threads import set_thread_counts
 from policies.errors import PolicyError
+from policies.schema import Stage
 
 app = typer.Typer(
     help="A context-budget-aware RAG gateway.",
@@ -82,6 +84,35 @@ def demo() -> None:
     from gateway.demo import run_demo
 
     raise typer.Exit(run_demo(console()))
+
+
+@app.command()
+def plan(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A request as JSON, as /v1/chat/completions takes it")],
+    team: Annotated[str, typer.Option(help="Plan as for this team's key")] = "dev",
+    app_name: Annotated[str, typer.Option("--app")] = "default",
+    stage: Annotated[Stage, typer.Option()] = "development",
+    config: ConfigOption = None,
+    model: ModelOption = None,
+    policy: PolicyOption = None,
+) -> None:
+    """Plan a request without a server: every fate with its reason, and the messages that would be sent."""
+    settings = _settings(ctx)
+    try:
+        body = file.read_bytes()
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", code=2)
+    set_thread_counts(settings.num_threads)
+    from gateway.offline import CANNOT_PLAN, plan_offline
+    from gateway.tables import context_tables, message_texts
+
+    try:
+        planned = plan_offline(settings, body, team=team, app=app_name, stage=stage)
+    except CANNOT_PLAN as error:
+        fail(" ".join(str(error).split()), code=1)
+    for part in (*context_tables(planned.report), *message_texts(planned.messages)):
+        console().print(part)
 
 
 @app.command()

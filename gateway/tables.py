@@ -1,6 +1,6 @@
 """The budget report for a terminal: what was kept, what was dropped and why, and what it cost."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from rich import box
@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from budget.types import ContextReport, DocumentReport, TurnReport
+from budget.types import ContextReport, DocumentReport, PromptMessage, TurnReport
 from gateway.doctor import Finding
 from gateway.schemas import BudgetReport, Resources
 from policies.explain import Explained
@@ -21,6 +21,12 @@ _FATE_STYLE = {"kept": "green", "trimmed": "yellow", "merged": "cyan", "extracte
 def context_tables(context: ContextReport) -> list[RenderableType]:
     """Sections, passages and turns."""
     return [_sections(context), _documents(context.documents), _turns(context.turns)]
+
+
+def message_texts(messages: Iterable[PromptMessage]) -> Iterator[Text]:
+    """The planned conversation, message by message."""
+    for message in messages:
+        yield Text.assemble((f"[{message.role}] ", "bold"), message.content)
 
 
 def report_tables(report: BudgetReport) -> list[RenderableType]:

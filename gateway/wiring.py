@@ -72,7 +72,7 @@ async def load_embedded(settings: Settings) -> LoadedModel:
     engine = EmbeddedEngine(config, load_model)
     try:
         await engine.start()
-        embedder = await asyncio.to_thread(_warm, _embedder(settings.embedder), tokenizers[0])
+        embedder = await asyncio.to_thread(_warm, make_embedder(settings.embedder), tokenizers[0])
     except BaseException:
         await engine.close()
         raise
@@ -116,7 +116,8 @@ def _ledger(url: str) -> SqliteLedger:
     return SqliteLedger(url)
 
 
-def _embedder(name: str) -> Embedder | None:
+def make_embedder(name: str) -> Embedder | None:
+    """The embedder that the setting names; nothing is loaded yet."""
     match name:
         case "none":
             return None
