@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from engine.errors import ModelLoadError
 from engine.pool import KVPool
 
 PAGED_ATTENTION = "tidegate_paged"
+_UNSUPPORTED = {"s_aux": "attention sinks", "position_bias": "a position bias"}
 _GROUP_FILL = 0.6
 """Decodes share a gather only if the shortest fills this much of the longest: what lies beyond is padding."""
 
@@ -175,9 +177,18 @@ def paged_attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    **_: Any,
+    is_causal: bool | None = None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature: (1, heads, tokens, head_dim) in, (1, tokens, heads, head_dim) out."""
+    """transformers' attention signature: (1, heads, tokens, head_dim) in, (1, tokens, heads, head_dim) out.
+
+    Raises:
+        ModelLoadError: the model wants something of attention that is not computed here.
+    """
+    wanted = [name for name in _UNSUPPORTED if options.get(name) is not None]
+    if wanted or is_causal is False or attention_mask is not None:
+        name = _UNSUPPORTED[wanted[0]] if wanted else "attention that is not causal"
+        raise ModelLoadError(f"{type(module).__name__} needs {name}, which paged attention does not compute")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     call = LayerCall(int(module.layer_idx), float(scale), sliding_window, softcap)  # type: ignore[arg-type]
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))

@@ -43,7 +43,6 @@ def convert_gguf(file: Path, cache_dir: Path, progress: Progress) -> Path:
     try:
         _convert(file, scratch)
         (scratch / "tidegate.json").write_text(json.dumps({"source": file.name, "revision": revision}))
-        scratch.chmod(0o755)
         _publish(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -51,6 +50,10 @@ def convert_gguf(file: Path, cache_dir: Path, progress: Progress) -> Path:
 
 
 def _publish(scratch: Path, folder: Path) -> None:
+    """Make the folder appear whole or not at all, readable by all: temporary files are their owner's alone."""
+    scratch.chmod(0o755)
+    for file in scratch.iterdir():
+        file.chmod(0o644)
     try:
         os.rename(scratch, folder)
     except OSError:
@@ -62,7 +65,9 @@ def _convert(file: Path, target: Path) -> None:
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
         tokenizer = AutoTokenizer.from_pretrained(**where)
         tokenizer = _split_as_trained(tokenizer, _pre_tokenizer(file))

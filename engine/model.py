@@ -15,7 +15,7 @@ from engine.errors import ModelLoadError
 from engine.pool import KVPool, LayerShape
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
-_PROBE_LENGTHS = (7, 5)
+_PROBE_LENGTHS, _PROBE_BLOCK_SIZE, _PROBE_BLOCKS = (7, 5), 4, 2
 
 
 class PagedModel:
@@ -50,20 +50,17 @@ class PagedModel:
         logits: Tensor = output.logits[0]
         return logits
 
-    def verify(self, pool: KVPool) -> None:
+    def verify(self) -> None:
         """Compare two packed prompts, and a step after them, with transformers' own attention on each alone.
 
         Raises:
             ModelLoadError: the logits differ by more than rounding explains.
         """
+        pool = KVPool(self.layers, 2 * _PROBE_BLOCKS, _PROBE_BLOCK_SIZE, self.dtype, self.device)
         vocabulary = self.config.vocab_size
         prompts = [[(7 * n + 13 * i + 5) % vocabulary for i in range(size)] for n, size in enumerate(_PROBE_LENGTHS)]
-        size = pool.block_size
-        tables = [
-            [n * (1 + 8 // size) + b for b in range(-(-max(_PROBE_LENGTHS) // size))] for n in range(len(prompts))
-        ]
-        ours = [self._packed(prompts, tables, pool, tail) for tail in (False, True)]
-        expected = [self._alone([prompt[: len(prompt) - 1 + tail] for prompt in prompts]) for tail in (False, True)]
+        ours = [self._packed(prompts, pool, tail=False), self._packed(prompts, pool, tail=True)]
+        expected = [self._alone([prompt[:-1] for prompt in prompts]), self._alone(prompts)]
         worst = max(float((a - b).norm() / b.norm()) for a, b in zip(ours, expected, strict=True))
         if not worst < (1e-3 if self.dtype == torch.float32 else 0.1):
             raise ModelLoadError(
@@ -71,14 +68,13 @@ class PagedModel:
                 "this architecture has a feature that the engine does not support"
             )
 
-    def _packed(
-        self, prompts: Sequence[Sequence[int]], tables: Sequence[list[int]], pool: KVPool, tail: bool
-    ) -> Tensor:
+    def _packed(self, prompts: Sequence[Sequence[int]], pool: KVPool, *, tail: bool) -> Tensor:
         """Last logits of all prompts: without `tail` all tokens but the last, with it the last alone."""
         parts = [prompt[-1:] if tail else prompt[:-1] for prompt in prompts]
         ends = list(accumulate(len(part) for part in parts))
+        tables = [list(range(n, 2 * _PROBE_BLOCKS, 2)) for n in range(len(prompts))]
         spans = [
-            Span(end - len(part), len(part), len(prompt) - 1 if tail else 0, table)
+            Span(end - len(part), len(part), len(prompt) - len(part) if tail else 0, table)
             for prompt, part, end, table in zip(prompts, parts, ends, tables, strict=True)
         ]
         step = PagedStep(pool, spans, self.dtype, self.device)

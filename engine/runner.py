@@ -42,6 +42,7 @@ class TorchRunner:
         self.path = resolve_model(config.model, cache_dir, progress)
         with torch.inference_mode():
             self._model = PagedModel(load_weights(self.path, device, config.dtype))
+            self._model.verify()
             self._device, layers, dtype = device, self._model.layers, self._model.dtype
             self.model = describe(self.path, self._model, config.max_context_tokens)
             self.block_size = config.block_size
@@ -50,8 +51,7 @@ class TorchRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Check the model against transformers' own attention, then run the largest prefill and decode step."""
-        self._model.verify(self._pool)
+        """Run the largest prefill and decode steps, before any block is in use."""
         positions = min(self.num_blocks * self.block_size, self.model.max_context_tokens)
         table = list(range(self.num_blocks))
         prefill = [0] * min(self._step_tokens, positions)

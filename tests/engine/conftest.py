@@ -1,9 +1,9 @@
 """Tiny models with random weights, and a driver that runs a `Runner` by hand."""
 
-import gc
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,13 @@ TINY_MODELS: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen3": {},
     "mistral": {"sliding_window": 21},
-    "gemma2": {"sliding_window": 21, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
-    "gemma3_text": {"sliding_window": 21, "query_pre_attn_scalar": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "gemma2": {
+        "sliding_window": 21, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 0.5, "final_logit_softcapping": 5.0,
+    },
+    "gemma3_text": {
+        "sliding_window": 21, "query_pre_attn_scalar": 8,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
 }  # fmt: skip
 
 
@@ -61,22 +66,16 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     return folder
 
 
-@pytest.fixture
-def tiny_runner(tiny_model: Callable[[str], Path]) -> Iterator[Callable[..., Any]]:
-    """A float32 `TorchRunner` over a tiny model; options are those of `EngineConfig`."""
+@pytest.fixture(scope="session")
+def tiny_runner(tiny_model: Callable[[str], Path]) -> Callable[..., Any]:
+    """Makes a float32 `TorchRunner` over a tiny model; options are those of `EngineConfig`."""
     from engine.runner import TorchRunner
 
-    made = []
-
     def runner(kind: str, **options: Any) -> TorchRunner:
-        config = {"dtype": "float32", "block_size": 8, "num_blocks": 400, "device": "cpu", **options}
-        made.append(TorchRunner(EngineConfig(model=str(tiny_model(kind)), **config)))
-        return made[-1]
+        config = {"dtype": "float32", "block_size": 8, "num_blocks": 400, "device": "cpu", "num_threads": 1, **options}
+        return TorchRunner(EngineConfig(model=str(tiny_model(kind)), **config))
 
-    yield runner
-    for one in made:
-        one.close()
-    gc.collect()
+    return runner
 
 
 class HandDriver:
@@ -126,7 +125,7 @@ class HandDriver:
         return SequenceWork(n, tokens[done:end], done, table, end == len(tokens), params, index, tokens)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def drive() -> type[HandDriver]:
     """The hand driver's class."""
     return HandDriver
@@ -137,14 +136,14 @@ def reference_greedy() -> Callable[[Path, Sequence[int], int], list[int]]:
     """Greedy continuation by transformers' own `generate` in float32, one prompt alone."""
     models: dict[Path, Any] = {}
 
-    def generate(folder: Path, prompt: Sequence[int], max_tokens: int) -> list[int]:
+    @cache
+    def generate(folder: Path, prompt: tuple[int, ...], max_tokens: int) -> list[int]:
         import torch
         from transformers import AutoModelForCausalLM
 
         if folder not in models:
-            models[folder] = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation="eager"
-            )
+            loading = {"dtype": torch.float32, "attn_implementation": "eager"}
+            models[folder] = AutoModelForCausalLM.from_pretrained(folder, **loading)
         ids = torch.tensor([list(prompt)])
         output = models[folder].generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens,
@@ -153,4 +152,4 @@ def reference_greedy() -> Callable[[Path, Sequence[int], int], list[int]]:
         continuation: list[int] = output[0, len(prompt) :].tolist()
         return continuation
 
-    return generate
+    return lambda folder, prompt, max_tokens: generate(folder, tuple(prompt), max_tokens)
