@@ -204,4 +204,4 @@ def _least(*bounds: int | None) -> int | None:
 
 
 def _tightest(bound: int, *others: int | None) -> int:
-    return min(bound, *(other for other in others if other is not None))
+    return min((bound, *(other for other in others if other is not None)))

@@ -22,8 +22,13 @@ def configure_logging(level: str = "info", *, json: bool = True, stream: TextIO 
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer()
-    errors = [structlog.processors.dict_tracebacks] if json else []
+    # a stack trace's local variables would show texts and keys
+    traces = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+    final: list[Any] = (
+        [traces, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        if json
+        else [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    )
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -34,7 +39,7 @@ def configure_logging(level: str = "info", *, json: bool = True, stream: TextIO 
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *errors, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
         )
     )
     root = logging.getLogger()

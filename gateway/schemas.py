@@ -226,16 +226,16 @@ class Advice(Struct, kw_only=True):
 class BudgetReport(Struct, kw_only=True):
     """The budget report. Objects that were never reached (no plan, no engine) are null."""
 
+    version: int = REPORT_VERSION
+    truncated: bool = False
     request_id: str
     team: str
     app: str
     stage: str
-    outcome: Outcome
-    policy: PolicyRef
-    version: int = REPORT_VERSION
-    truncated: bool = False
     user: str | None = None
+    policy: PolicyRef
     model: ModelRef | None = None
+    outcome: Outcome
     context: ContextReport | None = None
     timings_ms: dict[str, float] = {}
     resources: Resources | None = None
@@ -248,17 +248,17 @@ class BudgetReport(Struct, kw_only=True):
 class AssistantMessage(Struct, kw_only=True):
     """The answer."""
 
-    content: str
     role: Literal["assistant"] = "assistant"
+    content: str
     refusal: str | None = None
 
 
 class Choice(Struct, kw_only=True):
     """The one choice of a completion."""
 
+    index: int = 0
     message: AssistantMessage
     finish_reason: str
-    index: int = 0
     logprobs: None = None
 
 
@@ -266,11 +266,11 @@ class ChatCompletion(Struct, kw_only=True):
     """The JSON response."""
 
     id: str
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     choices: list[Choice]
     usage: CompletionUsage
-    object: Literal["chat.completion"] = "chat.completion"
     budget_report: BudgetReport | UnsetType = UNSET
 
 
@@ -284,9 +284,9 @@ class ChoiceDelta(Struct, kw_only=True, omit_defaults=True):
 class ChunkChoice(Struct, kw_only=True):
     """The one choice of a chunk."""
 
+    index: int = 0
     delta: ChoiceDelta
     finish_reason: str | None = None
-    index: int = 0
     logprobs: None = None
 
 
@@ -294,10 +294,10 @@ class ChatCompletionChunk(Struct, kw_only=True):
     """One SSE event. `usage` is present, null but for the last, where the client asked for it."""
 
     id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
     choices: list[ChunkChoice]
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: CompletionUsage | UnsetType | None = UNSET
     budget_report: BudgetReport | UnsetType = UNSET
 
@@ -308,8 +308,8 @@ class ErrorBody(Struct, kw_only=True):
     message: str
     type: str
     code: str
-    request_id: str
     param: str | None = None
+    request_id: str
 
 
 class ErrorResponse(Struct, kw_only=True):
@@ -322,6 +322,6 @@ class ErrorResponse(Struct, kw_only=True):
 class PlanResponse(Struct, kw_only=True):
     """`POST /v1/budget/plan`: the messages that would be sent, and what was decided."""
 
+    object: Literal["budget.plan"] = "budget.plan"
     messages: list[dict[str, Any]]
     budget_report: BudgetReport
-    object: Literal["budget.plan"] = "budget.plan"

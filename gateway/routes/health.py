@@ -37,13 +37,13 @@ class Readiness(msgspec.Struct, kw_only=True):
     error: ErrorBody | None = None
 
 
-@route("/healthz", http_method=READ, operation_id="healthz")
+@route("/healthz", http_method=READ)
 async def healthz() -> dict[str, str]:
     """The process answers."""
     return {"status": "ok"}
 
 
-@route("/readyz", http_method=READ, operation_id="readyz")
+@route("/readyz", http_method=READ)
 async def readyz(request: AnyRequest) -> Response[Readiness]:
     """200 once every model can take requests; before that 503 `not_ready`, with the reasons."""
     services = services_of(request)
@@ -60,7 +60,7 @@ async def readyz(request: AnyRequest) -> Response[Readiness]:
     return _not_ready(readiness, problems) if problems else Response(readiness)
 
 
-@route("/metrics", http_method=READ, operation_id="metrics")
+@route("/metrics", http_method=READ)
 async def metrics(request: AnyRequest) -> Response[bytes]:
     """The Prometheus page."""
     services = services_of(request)

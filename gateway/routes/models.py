@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 from litestar import get
+from litestar.params import FromPath
 
 from gateway.auth import Caller
 from gateway.errors import ModelNotFound
@@ -43,7 +44,7 @@ async def list_models(request: AnyRequest) -> ModelList:
 
 
 @get("/v1/models/{name:path}", operation_id="retrieve_model")
-async def retrieve_model(request: AnyRequest, name: str) -> ModelEntry:
+async def retrieve_model(request: AnyRequest, name: FromPath[str]) -> ModelEntry:
     """One of them."""
     caller, services = caller_of(request), services_of(request)
     slot = services.models.get(name.removeprefix("/"))
