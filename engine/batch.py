@@ -19,7 +19,10 @@ class SequenceWork:
     token_ids: Sequence[int]
     start: int
     block_table: Sequence[int]
-    """KV blocks in order; covers at least `start + n` positions. The same list object lives as long as the sequence."""
+    """KV blocks in order; covers at least `start + n` positions. The same list object lives as long as the sequence.
+
+    It grows, and an entry may give way to another block of the same content between steps: read it anew each step.
+    """
     sample: bool
     """Whether the step ends this sequence's known tokens, so that the next one is drawn."""
     sampling: SamplingParams

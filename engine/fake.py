@@ -168,7 +168,8 @@ class FakeRunner:
         return crc
 
     def _choose(self, digest: int, index: int, sampling: SamplingParams) -> int:
-        salt = f"{digest}/{sampling.seed}/{index}" if sampling.temperature > 0 else str(digest)
+        seeded = sampling.temperature > 0 and sampling.seed is not None
+        salt = f"{digest}/{sampling.seed}/{index}" if seeded else str(digest)
         number = zlib.crc32(salt.encode())
         if number % 10_000 < self._eos_probability * 10_000:
             return self.vocabulary.eos_id

@@ -124,11 +124,11 @@ class EmbeddedEngine:
 
     def probe(self, namespace: tuple[str, ...], token_ids: Sequence[int]) -> int | None:
         """Tokens of this prefix that are in KV right now; from any thread, advisory. None before `start`."""
-        return self._core.probe(namespace, token_ids) if self._core else None
+        return None if self._core is None else self._core.probe(namespace, token_ids)
 
     def flush(self, namespace: tuple[str, ...] | None = None) -> int:
         """Free idle cached blocks, all or those of a namespace; returns how many."""
-        return self._core.flush(namespace) if self._core else 0
+        return 0 if self._core is None else self._core.flush(namespace)
 
     async def close(self) -> None:
         """End every request with `cancelled`, stop the thread after its present step, and give memory back."""
