@@ -15,7 +15,8 @@ from budget.sentences import sentences
 from budget.types import Message
 from policies.schema import Rank
 
-_CALLER = 0.25
+_CALLER = 0.15
+"""Weight of the caller's scores, spread over the range of ours: a retriever saw the question without its history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def rank(
         method = method if missing else f"{method}+cross_encoder"
         notes += [missing] if missing else []
     if caller is not None and policy.use_caller_scores == "blend":
-        scores = (1 - _CALLER) * scores + _CALLER * caller
+        scores = (1 - _CALLER) * scores + _CALLER * (scores.min() + np.ptp(scores) * caller)
     return _ordered(scores, evidence.vectors, policy.diversity, method, notes)
 
 
