@@ -20,6 +20,7 @@ async def conclude(services: Services, exchange: Exchange, client: Client, reply
     await _settle(services, exchange)
     await _answer(exchange, client, reply, make_report(exchange))
     client.release()
+    services.metrics.in_flight.dec()
     _measure(services.metrics, exchange, client)
     _log(exchange, client)
 

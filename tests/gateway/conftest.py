@@ -1,5 +1,6 @@
 """A gateway over real HTTP: uvicorn on a free port, the real engine loop over the fake runner, the real planner."""
 
+import asyncio
 import io
 import json
 import re
@@ -158,12 +159,14 @@ def logs(log_buffer: io.StringIO) -> Callable[[], list[dict[str, Any]]]:
 @contextmanager
 def serving(
     policy: str = POLICY,
+    policy_edit: Callable[[str], str] = str,
     plan: Callable[..., Any] = real_plan,
     clock: Callable[[], float] = time.time,
     store: str = ":memory:",
     config: Mapping[str, Any] | None = None,
     load_gate: threading.Event | None = None,
     wait: bool = True,
+    drain_s: float = 5.0,
     **runner_options: Any,
 ) -> Iterator[Gateway]:
     """A gateway for as long as the context lasts."""
@@ -175,20 +178,22 @@ def serving(
 
     async def load() -> LoadedModel:
         while load_gate is not None and not load_gate.is_set():
-            await __import__("asyncio").sleep(0.01)
+            await asyncio.sleep(0.01)
         await engine.start()
         return LoadedModel(engine, engine.model, Ports(counter=tokenizer, renderer=tokenizer))
 
     metrics = Metrics()
     services = Services(
         models={"chat": ModelSlot("chat", load)},
-        policies=ActivePolicies(load_text(policy)),
+        policies=ActivePolicies(load_text(policy_edit(policy))),
         admission=Admission(SqliteLedger(store, clock), SqliteLedger(":memory:", clock), metrics),
         planner=Planner(plan=plan),
         metrics=metrics,
         clock=clock,
     )
-    server = uvicorn.Server(server_config(create_app(services), host="127.0.0.1", port=0))
+    server = uvicorn.Server(
+        server_config(create_app(services), host="127.0.0.1", port=0, timeout_graceful_shutdown=drain_s)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     deadline = time.monotonic() + START_TIMEOUT_S
