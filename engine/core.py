@@ -221,12 +221,12 @@ class EngineCore:
 
 
 def _read(seq: SequenceState, token: int) -> tuple[str, FinishReason | None]:
-    """The text that a token makes safe to send, and why it is the last, if it is. A stop token has no text."""
+    """The text that a token makes safe to send, and the reason if it is the last. A stop token has no text."""
     if token in seq.stop_ids:
-        return seq.text.finish(), "stop"
+        return "", "stop"
     text = seq.text.push(token)
     if seq.text.stopped:
         return text, "stop"
     if seq.num_output >= seq.request.max_tokens:
-        return text + seq.text.finish(), "length"
+        return text, "length"
     return text, None

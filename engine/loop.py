@@ -20,6 +20,17 @@ from engine.table import Emitted
 Load = Callable[[], tuple[Runner, TokenBytes]]
 """Loads a model: its runner, and the bytes of each token id."""
 Command = Callable[[EngineCore], list[Emitted]]
+NOT_STARTED = EngineStats(
+    ready=False,
+    healthy=True,
+    num_running=0,
+    num_waiting=0,
+    waiting_tokens=0,
+    blocks_total=0,
+    blocks_in_use=0,
+    blocks_idle=0,
+    blocks_free=0,
+)
 
 
 @dataclass(slots=True)
@@ -114,10 +125,7 @@ class EmbeddedEngine:
 
     def stats(self) -> EngineStats:
         """Counters and gauges now."""
-        if self._core is None:
-            stats = EngineStats(False, True, 0, 0, 0, 0, 0, 0, 0)
-        else:
-            stats = self._core.stats()
+        stats = NOT_STARTED if self._core is None else self._core.stats()
         if self._death is not None:
             return replace(stats, ready=False, healthy=False, detail=self._death)
         return replace(stats, ready=False) if self._closed else stats

@@ -13,7 +13,7 @@ MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 
 
 class WaitingQueue:
-    """Requests that hold no KV blocks yet. `rate` is what the engine computes, in tokens a second."""
+    """Requests that hold no KV blocks yet."""
 
     def __init__(self, max_requests: int, max_tokens: int) -> None:
         self._max_requests = max_requests
@@ -34,6 +34,8 @@ class WaitingQueue:
     def add(self, seq: SequenceState, rate: float | None) -> None:
         """Queue a request behind all that arrived before it, head starts counted in.
 
+        `rate` is what the engine computes lately, in tokens a second.
+
         Raises:
             RequestRejected: the queue is full; `retry_after_s` is when it should have drained.
         """
@@ -49,7 +51,10 @@ class WaitingQueue:
 
     def remove(self, seq: SequenceState) -> None:
         """Take a request out, wherever it stands."""
-        self._items.remove(seq) if self._items[-1] is not seq else self._items.pop()
+        if self._items[-1] is seq:
+            self._items.pop()
+        else:
+            self._items.remove(seq)
         self.num_tokens -= seq.num_prompt
 
     def _drain_s(self, rate: float | None) -> float:

@@ -59,6 +59,22 @@ def test_usage_adds_up(bench: Any) -> None:
     assert usage.kv_pool_used_ratio == 6 / 32
 
 
+def test_inter_token_quantiles_are_nearest_rank(bench: Any) -> None:
+    """Of twenty gaps, 1 ms to 20 ms, p50 is the tenth and p95 the nineteenth; one token alone has no gap."""
+    b = bench()
+
+    def tick(batch: Any) -> None:
+        b.now += batch[0].output_index / 1000
+
+    b.before_run = tick
+    b.add("a", [1], 21)
+    b.add("one", [2], 1)
+    b.finish_all()
+    usage = b.finish("a").usage
+    assert (usage.inter_token_p50_ms, usage.inter_token_p95_ms) == (pytest.approx(10), pytest.approx(19))
+    assert b.finish("one").usage.inter_token_p50_ms is None
+
+
 def test_shared_blocks_are_charged_by_sharers(bench: Any) -> None:
     """Two that share a prompt's blocks pay half of them each, and count them as shared."""
     b = bench(step_s=1.0, block_size=4)

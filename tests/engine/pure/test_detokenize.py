@@ -22,17 +22,21 @@ def stream(pieces: Sequence[bytes], stops: Sequence[str] = ()) -> tuple[list[str
     return deltas, text.stopped
 
 
+def unfinished(data: bytes) -> int:
+    """Bytes at the end that begin a character and could still become one."""
+    for length in range(1, min(len(data), 3) + 1):
+        try:
+            data[-length:].decode()
+        except UnicodeDecodeError as error:
+            if error.start == 0 and error.reason == "unexpected end of data":
+                return length
+    return 0
+
+
 def reference(data: bytes, stops: Sequence[str]) -> str:
     """The whole text at once: decoded without its unfinished end, cut before the stop string that ends first."""
-    text = data.decode("utf-8", "replace")
-    for length in (1, 2, 3):  # drop the unfinished end, if there is one
-        tail = data[-length:]
-        if length <= len(data) and tail[0] >= 0xC0:
-            try:
-                tail.decode()
-            except UnicodeDecodeError as error:
-                if error.reason == "unexpected end of data":
-                    text = data[:-length].decode("utf-8", "replace")
+    whole = data[: len(data) - unfinished(data)]
+    text = whole.decode("utf-8", "replace")
     ends = [(text.find(stop) + len(stop), -len(stop)) for stop in stops if stop in text]
     return text[: min(ends)[0] + min(ends)[1]] if ends else text
 
