@@ -51,13 +51,6 @@ def probe(render: Render) -> Abilities:
             return False
 
     user, again, answer = _say("user", "bravo"), _say("user", "echo"), _say("assistant", "delta")
-    systems: Literal["anywhere", "first", "none"] = "none"
-    if shows("alfa bravo", _say("system", "alfa"), user):
-        systems = "first"
-        late = [_say("system", "alfa"), _say("system", "oscar"), user, answer, _say("system", "kilo"), again]
-        if shows("alfa oscar bravo delta kilo echo", *late):
-            systems = "anywhere"
-
     short_ids, bare = next(
         (
             (call_id == _SHORT_ID, content)
@@ -77,15 +70,26 @@ def probe(render: Render) -> Abilities:
         for has_content in (False, True) for several in (False, True)
     }  # fmt: skip
     asked = _calls(bare, call_id) if calls[False, False] else _say("assistant", "papa")
+    tool_role = shows("bravo tango delta echo", user, asked, _result(call_id), answer, again)
+    result = _result(call_id) if tool_role else _say("user", "tango")
     return Abilities(
-        systems=systems,
+        systems=_systems(shows, [user, asked, result]),
         same_role_twice=shows("bravo echo delta", user, again, answer, user),
-        tool_role=shows("bravo tango delta echo", user, asked, _result(call_id), answer, again),
-        tools=shows("papa", user, tools=[_TOOL]),
+        tool_role=tool_role,
+        tools=shows("papa", user, tools=[_TOOL]) and shows("romeo", user, asked, result, tools=[_TOOL]),
         short_ids=short_ids,
         bare_content=bare,
         calls=calls,
     )
+
+
+def _systems(shows: Callable[..., bool], tail: Sequence[Mapping[str, Any]]) -> Literal["anywhere", "first", "none"]:
+    """Where system texts are shown, also in a conversation that ends with the result of a tool."""
+    first, second, late = _say("system", "alfa"), _say("system", "oscar"), _say("system", "kilo")
+    if not shows("alfa bravo", first, tail[0]) or not shows("alfa bravo papa tango", first, *tail):
+        return "none"
+    several = [first, second, tail[0], _say("assistant", "delta"), late, *tail]
+    return "anywhere" if shows("alfa oscar bravo delta kilo bravo papa tango", *several) else "first"
 
 
 def _in_order(rendering: str, words: Sequence[str]) -> bool:

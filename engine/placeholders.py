@@ -116,10 +116,13 @@ class Placeholders:
         return [*literals, rendering[at:]], texts
 
     def _share(self, literal: str, left: _Run | None, right: _Run | None) -> list[_Run]:
-        """Give inline texts beside a literal its part up to the next line or control token: JSON stays in one piece."""
-        breaks = self._control.breaks(literal)
-        if left and right and not breaks:
+        """Give inline texts beside a literal their part of it, so that JSON stays in one piece.
+
+        Between two of one section that is all of it, else what stands on their lines; never a control token.
+        """
+        if left and right and left.section == right.section and not self._control.find(literal):
             return [_Run(literal, False, left.section, True)]
+        breaks = self._control.breaks(literal)
         head = (breaks[0][0] if breaks else len(literal)) if left else 0
         tail = (breaks[-1][1] if breaks else 0) if right else len(literal)
         runs = [_Run(literal[head:tail], True, "template")]
