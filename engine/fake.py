@@ -68,7 +68,7 @@ class FakeRunner:
         max_context_tokens: what `model` says.
         eos_probability: chance of the end token at each draw, decided by the same digest.
         alphabet: ids that are drawn from.
-        scripts: token ids to produce, one script a sequence in the order of their first step; a finished script
+        scripts: token ids to produce, one script a sequence in the order of their first draw; a finished script
             draws the end token. `itertools.repeat(script)` gives all sequences the same one.
         step_delay_s: real time every step takes.
         token_delay_s: real time every computed token takes on top.
@@ -107,7 +107,7 @@ class FakeRunner:
         self._eos_probability = eos_probability
         self._alphabet = alphabet
         self._scripts: Iterator[Sequence[int]] = iter(scripts)
-        self._script_of: dict[int, Sequence[int] | None] = {}
+        self._script_of: dict[int, Sequence[int]] = {}
         self._delays = (step_delay_s, token_delay_s)
         self._raise_at = (raise_at_step, raise_at_token)
         self._slots = array("Q", bytes(8 * num_blocks * block_size))
@@ -150,9 +150,9 @@ class FakeRunner:
     def _draw(self, work: SequenceWork) -> int:
         if work.output_index + 1 == self._raise_at[1]:
             raise RuntimeError(f"fake runner was told to raise at token {work.output_index + 1}")
-        if work.seq_id not in self._script_of:
-            self._script_of[work.seq_id] = next(self._scripts, None)
-        script = self._script_of[work.seq_id]
+        if work.output_index == 0 and (script := next(self._scripts, None)) is not None:
+            self._script_of[work.seq_id] = script
+        script = self._script_of.get(work.seq_id)
         if script is None:
             return self._choose(self._digest(work), work.output_index, work.sampling)
         return script[work.output_index] if work.output_index < len(script) else self.vocabulary.eos_id
