@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import msgspec
@@ -32,6 +32,7 @@ class DemoFailed(Exception):
 
 def run_demo(out: Console) -> int:
     """Show everything on `out`; the exit code is 0 only if every step worked and the gateway stopped cleanly."""
+    signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder:
         log = Path(folder) / "gateway.log"
         try:
@@ -43,6 +44,11 @@ def run_demo(out: Console) -> int:
             _print_tail(out, log)
             return 1
     return 0
+
+
+def _leave(*_: object) -> NoReturn:
+    """A stop signal ends the gateway too: it unwinds, instead of leaving an orphan."""
+    raise SystemExit(143)
 
 
 def _show(out: Console, client: httpx.Client) -> None:
