@@ -153,3 +153,11 @@ def reference_greedy() -> Callable[[Path, Sequence[int], int], list[int]]:
         return continuation
 
     return lambda folder, prompt, max_tokens: generate(folder, tuple(prompt), max_tokens)
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The default model, converted once into the usual cache."""
+    from engine.weights import default_model_path, resolve_model
+
+    return resolve_model(str(default_model_path()))
