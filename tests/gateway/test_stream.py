@@ -155,7 +155,9 @@ def test_report_detail(gateway: Any, ask: Callable[..., Any], detail: str) -> No
         assert ("budget_report" in answer) == (detail != "none")
         if detail != "none":
             context = answer["budget_report"]["context"]
-            assert (len(context["documents"]), context["counts"] is None) == ((1, True), (0, False))[detail == "summary"]
+            assert (len(context["documents"]), context["counts"] is None) == ((1, True), (0, False))[
+                detail == "summary"
+            ]
 
 
 def test_large_report_is_cut_to_its_summary(start: Any, ask: Callable[..., Any]) -> None:
