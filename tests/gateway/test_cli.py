@@ -150,7 +150,7 @@ def test_serve_refuses_bad_settings(tidegate: Run) -> None:
 def test_serve_refuses_a_broken_policy_file(tidegate: Run, tmp_path: Path) -> None:
     """Every problem on a line of its own."""
     (tmp_path / "p.yaml").write_text("version: 1\ndefaults:\n  wieght: 1\n  timeouts: {total: 60}\n")
-    assert_refused(tidegate("serve", "--port", "0", "--policy", "p.yaml"), "p.yaml:3:3", "p.yaml:4:20", lines=2)
+    assert_refused(tidegate("serve", "--port", "0", "--policy", "p.yaml"), "p.yaml:3:3", "p.yaml:4:21", lines=2)
 
 
 def test_serve_refuses_a_taken_port_before_it_loads_the_model(tidegate: Run) -> None:
