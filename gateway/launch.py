@@ -113,10 +113,9 @@ def _announce(settings: Settings, services: Services, listener: socket.socket, k
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     revision = services.policies.current().revision
-    print(f"Tidegate {version('tidegate')} on http://{shown}:{port}, policy revision {revision}", file=sys.stderr)
+    print(f"Tidegate {version('tidegate')} on http://{shown}:{port}, policy revision {revision}", flush=True)
     if key is not None and key.made_in is not None:
-        print(f"Development key, kept in {key.made_in}: {key.text}", file=sys.stderr)
-    sys.stderr.flush()
+        print(f"Development key, kept in {key.made_in}: {key.text}", flush=True)
 
 
 def _run(settings: Settings, services: Services, listener: socket.socket) -> None:
