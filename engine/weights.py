@@ -4,7 +4,7 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def resolve_model(model: str, cache_dir: Path | None = None, progress: Progress 
     """
     path = Path(model).expanduser()
     cache = cache_dir or Path(os.environ.get("TIDEGATE_CACHE") or ".tidegate/models")
-    if path.is_dir() and not (path / "config.json").exists():
+    if path.is_dir() and not _weight_files(path):
         path = _only_gguf(path)
     if path.is_file():
         if path.suffix != ".gguf":
@@ -80,6 +80,7 @@ def load_weights(folder: Path, device: torch.device, dtype: Dtype) -> Any:
 
     register_attention()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what it would warn of is checked below, and an error here
     wanted = torch_dtype(dtype, device)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -92,6 +93,7 @@ def load_weights(folder: Path, device: torch.device, dtype: Dtype) -> Any:
             trust_remote_code=False,
             output_loading_info=True,
             local_files_only=True,
+            ignore_mismatched_sizes=True,
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, AttributeError) as error:
         raise ModelLoadError(f"{folder} cannot be loaded: {_reason(error)}") from error
@@ -99,8 +101,7 @@ def load_weights(folder: Path, device: torch.device, dtype: Dtype) -> Any:
         if type(error).__module__.startswith(("safetensors", "safetensors_rust")):
             raise ModelLoadError(f"{folder} has a broken weights file: {_reason(error)}") from error
         raise
-    if missing := sorted(info["missing_keys"]):
-        raise ModelLoadError(f"{folder} lacks {len(missing)} of the model's tensors, {missing[0]} for one")
+    _check_complete(folder, info)
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -142,7 +143,7 @@ def describe(folder: Path, paged: PagedModel, max_context_tokens: int | None) ->
 def _only_gguf(folder: Path) -> Path:
     files = sorted(folder.glob("*.gguf"))
     if len(files) != 1:
-        found = f"holds {len(files)} .gguf files, name one of them" if files else "has neither config.json nor a .gguf"
+        found = f"holds {len(files)} .gguf files, name one of them" if files else "has neither weights nor a .gguf file"
         raise ModelLoadError(f"no model at {folder}: the folder {found}")
     return files[0]
 
@@ -162,6 +163,16 @@ def _check_causal(folder: Path, config: Any) -> None:
     names: Sequence[str] = config.architectures or ()
     if config.is_encoder_decoder or (names and not any(name.endswith(_CAUSAL) for name in names)):
         raise ModelLoadError(f"{folder} is not a causal language model: it is {', '.join(names) or config.model_type}")
+
+
+def _check_complete(folder: Path, info: Mapping[str, Any]) -> None:
+    """Weights that a file lacks, or has in another shape, would be random: refuse them."""
+    if mismatched := sorted(key for key, *_ in info["mismatched_keys"]):
+        raise ModelLoadError(
+            f"{folder} has {len(mismatched)} tensors of other shapes than its config says, {mismatched[0]} for one"
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise ModelLoadError(f"{folder} lacks {len(missing)} of the model's tensors, {missing[0]} for one")
 
 
 def _check_memory(folder: Path, config: Any, wanted: torch.dtype, device: torch.device) -> None:

@@ -133,7 +133,7 @@ def test_paths_that_hold_no_model(tmp_path):
     for path, why in [(tmp_path / "nowhere", "does not exist"), ("./nowhere.gguf", "does not exist")]:
         with pytest.raises(ModelLoadError, match=why):
             resolve_model(str(path))
-    with pytest.raises(ModelLoadError, match=r"neither config.json nor a .gguf"):
+    with pytest.raises(ModelLoadError, match="neither weights nor a"):
         resolve_model(str(tmp_path))
     for name in ("a.gguf", "b.gguf", "c.bin"):
         (tmp_path / name).write_bytes(b"x")
@@ -163,7 +163,7 @@ def test_the_default_model_when_it_is_not_installed(monkeypatch):
         ({"model_type": "never_heard_of_it"}, "never_heard_of_it"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "not a causal language model"),
         ({"num_hidden_layers": 4}, "lacks 9 of the model's tensors"),
-        ({"hidden_size": 64}, "cannot be loaded"),
+        ({"hidden_size": 64}, "tensors of other shapes than its config says, lm_head.weight"),
         ({"model_type": "own", "auto_map": {"AutoConfig": "code.Config"}}, "never run"),
     ],
 )
