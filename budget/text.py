@@ -15,6 +15,16 @@ by spaces, or (Hangul) whose words carry endings that bigrams match better."""
 _CJK = re.compile(f"[{CJK_CLASS}]")
 _CJK_RUN = re.compile(f"([{CJK_CLASS}]+)")
 _ZERO_WIDTH = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]+")
+_FOLDED = {
+    **{wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)},
+    **dict.fromkeys(map(ord, "“”„‟«»「」『』〝〞＂"), '"'),
+    **dict.fromkeys(map(ord, "‘’‚‛´＇"), "'"),
+    **dict.fromkeys(map(ord, "‐‑‒–—―−－"), "-"),
+    **dict.fromkeys(map(ord, "。｡．"), "."),
+    ord("、"): ",",
+}
+"""Spellings of one mark. Full-width forms are NFKC's own, done first because most Chinese text then needs no more."""
+
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+")
 
 STOP_WORDS = frozenset(
@@ -33,9 +43,9 @@ def is_cjk(text: str) -> bool:
 
 
 def normalise(text: str) -> str:
-    """The text for comparison only: NFKC, case folded, zero-width characters out, white space runs one space."""
+    """The text for comparison only: NFKC, case, quotes, dashes and stops folded, no zero-width characters, single spaces."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKC", text.translate(_FOLDED))
         text = _ZERO_WIDTH.sub("", text)
     return " ".join(text.casefold().split())
 
