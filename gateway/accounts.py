@@ -4,23 +4,12 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from gateway.ledger import (
-    MINUTE_S,
-    Amounts,
-    Balance,
-    Claim,
-    Limit,
-    LimitExceeded,
-    LimitKind,
-    Standing,
-    UsageEntry,
-    Window,
-    window,
-)
+from gateway.account import ROUNDING, Account, Hold, hold_on, moved, standing_of
+from gateway.ledger import MINUTE_S, Amounts, Claim, Limit, LimitExceeded, Standing, UsageEntry, window
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS bookings (
@@ -45,52 +34,6 @@ BOOKED = (
 )
 KEPT_S = {"requests_per_minute": 2 * MINUTE_S, "tokens_per_minute": 2 * MINUTE_S, "tokens_per_day": 70 * 86400}
 SWEEP_EVERY_S = 30.0
-ROUNDING = 1e-9
-"""Sums of floating costs may miss a bound by this much."""
-
-
-class Hold(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a reservation: what one account has booked for it, and in which slot."""
-
-    scope: str
-    kind: LimitKind
-    bound: float
-    time_zone: str
-    slot: int
-    amount: float
-
-    @property
-    def limit(self) -> Limit:
-        """The bound that the hold counts against."""
-        return Limit(self.scope, self.kind, self.bound, self.time_zone)
-
-
-class Account(NamedTuple):
-    """One limit as it stands: what is booked in its window, and the newest slot of that."""
-
-    limit: Limit
-    window: Window
-    booked: float
-    newest: int
-
-    def takes(self, amount: float) -> bool:
-        """Whether there is room for so much more."""
-        return self.booked + amount <= self.limit.bound + ROUNDING
-
-    def after(self, amount: float) -> "Account":
-        """The account with so much more booked now, or less."""
-        newest = self.window.last if amount > 0 else self.newest
-        return self._replace(booked=max(0.0, self.booked + amount), newest=newest)
-
-    def balance(self, now: float) -> Balance:
-        """What is left."""
-        if self.window.ends is not None:
-            reset_s: float | None = self.window.ends - now
-        elif self.limit.kind == "concurrency":
-            reset_s = None
-        else:
-            reset_s = max(0.0, self.newest + MINUTE_S - now) if self.booked else 0.0
-        return Balance(self.limit.kind, self.limit.bound, max(0.0, self.limit.bound - self.booked), reset_s)
 
 
 _holds = msgspec.json.Decoder(tuple[Hold, ...])
@@ -126,16 +69,16 @@ class Accounts:
         self._sweep(now)
         accounts = [self._account(limit, now) for limit in claim.limits]
         if self._find(claim.request_id) is not None:
-            return _standing(accounts, now)
+            return standing_of(accounts, now)
         amounts = claim.most
         if not all(account.takes(amounts.of(account.limit.kind)) for account in accounts):
             amounts = claim.least
             self._require(accounts, amounts, now)
-        holds = [_hold(account, amounts.of(account.limit.kind)) for account in accounts]
+        holds = [hold_on(account, amounts.of(account.limit.kind)) for account in accounts]
         self._book([(hold.scope, hold.kind, hold.slot, hold.amount) for hold in holds])
         row = (claim.request_id, now + claim.lifetime_s, msgspec.json.encode(holds))
         self._db.execute("INSERT INTO reservations VALUES (?, ?, ?)", row)
-        return _standing([a.after(hold.amount) for a, hold in zip(accounts, holds, strict=True)], now)
+        return standing_of([a.after(hold.amount) for a, hold in zip(accounts, holds, strict=True)], now)
 
     def resize(self, request_id: str, amounts: Amounts, now: float) -> Standing:
         """Book more or less than was reserved.
@@ -155,7 +98,7 @@ class Accounts:
         changed = self._rebook(holds, [amounts.of(hold.kind) for hold in holds])
         row = (msgspec.json.encode(changed), request_id)
         self._db.execute("UPDATE reservations SET holds = ? WHERE request_id = ?", row)
-        return _standing(_moved(accounts, holds, changed), now)
+        return standing_of(moved(accounts, holds, changed), now)
 
     def settle(self, request_id: str, amounts: Amounts, now: float) -> Standing:
         """Replace what was reserved by what was used."""
@@ -166,7 +109,7 @@ class Accounts:
         used = [0.0 if hold.kind == "concurrency" else amounts.of(hold.kind) for hold in holds]
         changed = self._rebook(holds, used)
         self._close(request_id)
-        return _standing(_moved(accounts, holds, changed), now)
+        return standing_of(moved(accounts, holds, changed), now)
 
     def record(self, entry: UsageEntry, now: float) -> None:
         """Add one request to its line of the usage table."""
@@ -209,7 +152,7 @@ class Accounts:
             asked = amounts.of(account.limit.kind)
             if not account.takes(asked):
                 wait_s = None if asked > account.limit.bound else self._wait_s(account, asked, now)
-                raise LimitExceeded(account.limit, account.booked, asked, wait_s, _standing(accounts, now))
+                raise LimitExceeded(account.limit, account.booked, asked, wait_s, standing_of(accounts, now))
 
     def _wait_s(self, account: Account, asked: float, now: float) -> float:
         """Seconds until `asked` fits, if nothing else is booked."""
@@ -249,20 +192,3 @@ class Accounts:
             self._swept = now
             for kind, kept_s in KEPT_S.items():
                 self._db.execute("DELETE FROM bookings WHERE kind = ? AND slot < ?", (kind, now - kept_s))
-
-
-def _hold(account: Account, amount: float) -> Hold:
-    limit = account.limit
-    return Hold(limit.scope, limit.kind, limit.bound, limit.time_zone, account.window.last, amount)
-
-
-def _moved(accounts: Sequence[Account], before: Sequence[Hold], after: Sequence[Hold]) -> list[Account]:
-    """The accounts after their holds changed. A hold whose slot has left the window moves nothing."""
-    return [
-        account.after(new.amount - old.amount) if old.slot >= account.window.first else account
-        for account, old, new in zip(accounts, before, after, strict=True)
-    ]
-
-
-def _standing(accounts: Sequence[Account], now: float) -> Standing:
-    return tuple(account.balance(now) for account in accounts)

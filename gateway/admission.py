@@ -33,6 +33,8 @@ class Ticket:
     ledger: Ledger | None = None
     store: StoreState = "ok"
     standing: Standing = ()
+    on_loss: str = "local_share"
+    """The policy's mode for a lost ledger."""
 
 
 class Admission:
@@ -65,7 +67,7 @@ class Admission:
         if not limits:
             return Ticket(job.request_id)
         claim = _claim(job, limits, body_bytes, run=run)
-        ticket = Ticket(job.request_id, self._ledger)
+        ticket = Ticket(job.request_id, self._ledger, on_loss=job.effective.policy.limits.on_store_loss)
         try:
             ticket.standing = await self._timed("reserve", self._reserve(claim))
         except LedgerLost as lost:
@@ -82,13 +84,13 @@ class Admission:
             return
         prompt, output = len(plan.prompt_token_ids), plan.report.granted_output_tokens
         amounts = Amounts(prompt + output, most_cost(job.effective.policy.prices, prompt, output))
-        with self._losing():
+        with self._losing(ticket):
             ticket.standing = await self._timed("resize", _refusing(ticket.ledger.resize(job.request_id, amounts)))
 
     async def settle(self, ticket: Ticket, tokens: int, cost: float) -> None:
         """Close the reservation with what was used. Where the ledger is lost, it is told later."""
         if ticket.ledger is not None:
-            with self._losing():
+            with self._losing(ticket):
                 work = ticket.ledger.settle(ticket.request_id, Amounts(tokens, cost))
                 ticket.standing = await self._timed("settle", work) or ticket.standing
                 ticket.ledger = None
@@ -143,12 +145,12 @@ class Admission:
         self._metrics.set_store_state(mode)
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
+    def _losing(self, ticket: Ticket) -> Iterator[None]:
         """A ledger that is lost under a running request does not end it."""
         try:
             yield
         except LedgerLost as lost:
-            self._lose(lost, "local_share")
+            self._lose(lost, ticket.on_loss)
 
     async def _timed(self, step: str, work: Awaitable[Standing]) -> Standing:
         started = time.perf_counter()

@@ -4,7 +4,8 @@ import time
 
 from gateway.client import Client
 from gateway.cost import charged_prompt_tokens, cost_of
-from gateway.errors import ClientGone, ClientStalled, kind_of
+from gateway.error_table import kind_of
+from gateway.errors import ClientGone, ClientStalled
 from gateway.exchange import Exchange
 from gateway.logs import log
 from gateway.metrics import UNKNOWN, Metrics

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.client import Client
-from gateway.errors import error_body
+from gateway.error_table import error_body
 from gateway.exchange import Exchange
 from gateway.job import Job
 from gateway.reply import completion_id, completion_usage, send_error, shown

@@ -11,7 +11,8 @@ import budget.errors
 import engine.errors
 import gateway.errors
 from engine.errors import RequestRejected
-from gateway.errors import TABLE, GatewayError, LimitRefused, QuotaExceeded, RateLimited, error_headers, kind_of
+from gateway.error_table import TABLE, error_headers, kind_of
+from gateway.errors import GatewayError, LimitRefused, QuotaExceeded, RateLimited
 from gateway.schemas import Outcome
 
 TYPES = {
