@@ -1,5 +1,6 @@
 """The process as a whole: how it starts, refuses to start, and stops."""
 
+import json
 import signal
 import stat
 import subprocess
@@ -45,6 +46,30 @@ def test_a_folder_that_is_no_model(content: str | None, tmp_path: Path, environm
     assert "Traceback" not in result.stderr
     (line,) = result.stderr.splitlines()
     assert str(model) in line
+
+
+def test_plan_shows_the_table_without_a_server(tmp_path: Path, environment: Environment) -> None:
+    """An offline plan: sections, every passage's fate, and the messages that would be sent."""
+    text = "The shop is open from 9 to 5."
+    body = {
+        "messages": [{"role": "user", "content": "When is the shop open?"}],
+        "documents": [{"id": "a", "text": text}, {"id": "b", "text": text}],
+    }
+    (tmp_path / "request.json").write_text(json.dumps(body))
+    result = tidegate("plan", "request.json", cwd=tmp_path, env=environment(TIDEGATE_EMBEDDER="none"))
+    assert result.returncode == 0, result.stderr
+    assert "exact_duplicate of #0" in result.stdout
+    assert "[user] " in result.stdout
+    assert "When is the shop open?" in result.stdout
+
+
+@pytest.mark.parametrize("text", ["{", '{"messages": []}', '{"messages": [{"role": "user", "content": 5}]}'])
+def test_plan_of_a_bad_request(text: str, tmp_path: Path, environment: Environment) -> None:
+    """One line on what is wrong with the file."""
+    (tmp_path / "request.json").write_text(text)
+    result = tidegate("plan", "request.json", cwd=tmp_path, env=environment(TIDEGATE_EMBEDDER="none"))
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1, result.stderr
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

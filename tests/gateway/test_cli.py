@@ -1,6 +1,5 @@
 """The command line as an operator sees it: real processes, their output and their exit codes."""
 
-import json
 import os
 import socket
 import subprocess
@@ -168,26 +167,3 @@ def test_serve_refuses_a_host_that_is_not_ours(tidegate: Run) -> None:
 def test_serve_without_a_model(tidegate: Run) -> None:
     """One line that names what was looked for."""
     assert_refused(tidegate("serve", "--port", "0", "--model", "/no/such/model"), "/no/such/model")
-
-
-def test_plan_shows_the_table_without_a_server(tidegate: Run, tmp_path: Path) -> None:
-    """An offline plan: sections, every passage's fate, and the messages that would be sent."""
-    body = {
-        "messages": [{"role": "user", "content": "When is the shop open?"}],
-        "documents": [
-            {"id": "a", "text": "The shop is open from 9 to 5."},
-            {"id": "b", "text": "The shop is open from 9 to 5."},
-        ],
-    }
-    (tmp_path / "request.json").write_text(json.dumps(body))
-    result = tidegate("plan", "request.json", TIDEGATE_EMBEDDER="none")
-    assert result.returncode == 0, result.stderr
-    assert "exact_duplicate of #0" in result.stdout
-    assert "When is the shop open?" in result.stdout
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"messages": []}', '{"messages": [{"role": "user", "content": 5}]}'])
-def test_plan_of_a_bad_request(text: str, tidegate: Run, tmp_path: Path) -> None:
-    """One line on what is wrong with the file."""
-    (tmp_path / "request.json").write_text(text)
-    assert_refused(tidegate("plan", "request.json", TIDEGATE_EMBEDDER="none"))
