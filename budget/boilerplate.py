@@ -7,9 +7,9 @@ from budget.text import is_cjk
 _MAX_LINES = 4
 _CUES = re.compile(
     r"cookies?\b|copyright|©|all rights reserved|terms of (?:use|service)|privacy|skip to|last (?:updated|modified)"
-    r"|reading time|min(?:ute)?s? read|\bshare (?:this|on|via)|\bprint\b|subscribe|newsletter|sign (?:in|up)|log ?in"
-    r"|read more|click here|advertisement|follow us|back to top|table of contents|(?:previous|next) (?:article|page|post)"
-    r"|related (?:articles|posts)|posted (?:on|by)|page \d+ (?:of|/) \d+"
+    r"|reading time|min(?:ute)?s? read|\bshare (?:this|on|via)|\bprint\b|subscribe|newsletter|sign (?:in|up)"
+    r"|log ?in\b|read more|click here|advertisement|follow us|back to top|table of contents"
+    r"|(?:previous|next) (?:article|page|post)|related (?:articles|posts)|posted (?:on|by)|page \d+ (?:of|/) \d+"
     r"|更新时间|更新時間|发布时间|發佈時間|阅读约|閱讀約|首页|首頁|返回|版权|版權|转载|轉載|使用条款|使用條款|隐私|隱私"
     r"|分享到|打印|列印|订阅|訂閱|登录|登入|注册|註冊|广告|廣告|关注我们|關注我們|点击|點擊|上一[篇页頁]|下一[篇页頁]"
     r"|相关阅读|相關閱讀|责任编辑|責任編輯|来源[:：]|來源[:：]|第\s*\d+\s*[页頁]",

@@ -132,7 +132,7 @@ def _may_be_same(a: Document, b: Document) -> bool:
 def _without_blank(documents: Sequence[Document], dropped: _Dropped) -> list[Document]:
     left = []
     for d in documents:
-        if normalise(d.text):
+        if comparable(d.text).key:
             left.append(d)
         else:
             dropped[d.index] = "empty", None
@@ -142,12 +142,15 @@ def _without_blank(documents: Sequence[Document], dropped: _Dropped) -> list[Doc
 def _without_same(documents: list[Document], dropped: _Dropped) -> list[Document]:
     """Drops what is the same text after normalisation."""
     groups: dict[bytes, list[Document]] = {}
-    for d in sorted(documents, key=_preference):
-        group = groups.setdefault(comparable(d.text).key, [])
-        if first := next((kept for kept in group if _may_be_same(kept, d)), None):
-            dropped[d.index] = "exact_duplicate", first.index
-        else:
-            group.append(d)
+    for d in documents:
+        groups.setdefault(comparable(d.text).key, []).append(d)
+    for group in groups.values():
+        kept: list[Document] = []
+        for d in sorted(group, key=_preference) if len(group) > 1 else ():
+            if first := next((k for k in kept if _may_be_same(k, d)), None):
+                dropped[d.index] = "exact_duplicate", first.index
+            else:
+                kept.append(d)
     return [d for d in documents if d.index not in dropped]
 
 
@@ -189,10 +192,11 @@ class _Entry:
         start, end = body(self.text)
         self.compared = comparable(self.text[start:end])
 
-    def rank(self) -> tuple[int, bool, tuple[bool, int, float, int]]:
-        """Longest first; the history before passages."""
-        preference = _preference(self.document) if self.document else (False, 0, 0.0, 0)
-        return -len(self.compared.key), self.document is not None, preference
+    def rank(self) -> tuple[int, bool, bool, int, int]:
+        """Longest first; of equals the history, the pinned, the one with the least around it, the first."""
+        d = self.document
+        pinned, index = (d.pinned, d.index) if d else (False, 0)
+        return -len(self.compared.key), d is not None, not pinned, len(self.text), index
 
 
 def _survivor(entry: _Entry) -> _Entry:
@@ -222,8 +226,12 @@ def _merged(documents: list[Document], overlaps: list[tuple[int, int, int]], dro
     """Passages, with windows of one text joined under the document of the best score."""
     by_index = {d.index: d for d in documents}
     known = [o for o in overlaps if o[0] in by_index and o[1] in by_index]
-    passages = []
+    passages: list[_Passage] = []
     for chain in chains(list(by_index), known):
+        if len(chain.indices) == 1:
+            alone = by_index[chain.indices[0]]
+            passages.append((alone, alone.text, (Piece(alone.index, 0, len(alone.text)),)))
+            continue
         for run in join([(i, by_index[i].text) for i in chain.indices], chain.shared):
             members = [by_index[i] for i in dict.fromkeys(p.document for p in run)]
             best = min(members, key=lambda d: (-(d.score if d.score is not None else -math.inf), d.index))

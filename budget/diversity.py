@@ -1,5 +1,6 @@
 """Order with diversity: what repeats a passage already taken steps back."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,15 +20,14 @@ def diversified(
     Likeness counts in tenths, so that passages that are about as alike keep their order.
     """
     head, rest = list(order[:_NUM_DIVERSIFIED]), list(order[_NUM_DIVERSIFIED:])
-    likeness = np.round(np.clip(vectors[head] @ vectors[head].T, 0.0, 1.0), 1)
+    near = vectors[head]
     relevance = np.array([scores[i] for i in head])
     nearest = np.zeros(len(head))
     taken: list[int] = []
-    free = np.ones(len(head), dtype=bool)
     for _ in head:
-        value = np.where(free, np.round(relevance * (1.0 - diversity * nearest), SCORE_DIGITS), -1.0)
+        value = np.round(relevance * (1.0 - diversity * nearest), SCORE_DIGITS)
         best = int(np.argmax(value))
         taken.append(head[best])
-        free[best] = False
-        nearest = np.maximum(nearest, likeness[best])
+        relevance[best] = -math.inf
+        nearest = np.maximum(nearest, np.round(np.clip(near @ near[best], 0.0, 1.0), 1))
     return taken + rest

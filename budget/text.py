@@ -15,8 +15,8 @@ by spaces, or (Hangul) whose words carry endings that bigrams match better."""
 _CJK = re.compile(f"[{CJK_CLASS}]")
 _CJK_RUN = re.compile(f"([{CJK_CLASS}]+)")
 _ZERO_WIDTH = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]+")
-_FOLDED = {
-    **{wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)},
+_FOLDED: dict[int, int | str] = {
+    **{wide: chr(wide - 0xFEE0) for wide in range(0xFF01, 0xFF5F)},
     **dict.fromkeys(map(ord, "“”„‟«»「」『』〝〞＂"), '"'),
     **dict.fromkeys(map(ord, "‘’‚‛´＇"), "'"),
     **dict.fromkeys(map(ord, "‐‑‒–—―−－"), "-"),
@@ -43,7 +43,7 @@ def is_cjk(text: str) -> bool:
 
 
 def normalise(text: str) -> str:
-    """The text for comparison only: NFKC, case, quotes, dashes and stops folded, no zero-width characters, single spaces."""
+    """For comparison only: NFKC; case, quotes, dashes, stops folded; zero-width characters out; single spaces."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_FOLDED))
         text = _ZERO_WIDTH.sub("", text)
@@ -53,8 +53,7 @@ def normalise(text: str) -> str:
 def terms(text: str) -> list[str]:
     """Terms for lexical matching, in order: stemmed words without stop words, numbers, and CJK characters and bigrams.
 
-    A single CJK character is a term of its own, marked apart from a one-character run, so that one-character words
-    still match while bigrams carry the weight (inverse document frequency does the rest).
+    CJK text has no words to go by: bigrams stand for them, and single characters for the words that have only one.
     """
     found: list[str] = []
     for word in _WORD.findall(normalise(text)):
