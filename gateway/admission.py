@@ -50,7 +50,12 @@ class Admission:
         self._local = local
         self._metrics = metrics
         self._lost_until = 0.0
-        self.loss: str | None = None
+        self._loss: str | None = None
+
+    @property
+    def loss(self) -> str | None:
+        """Why the ledger cannot be used now; None if it can."""
+        return self._loss or self._ledger.problem
 
     async def reserve(self, job: Job, body_bytes: int, *, run: bool = True) -> Ticket:
         """Take the request's upper bound from every account, or refuse it.
@@ -118,10 +123,10 @@ class Admission:
 
     async def _reserve(self, claim: Claim) -> Standing:
         if time.monotonic() < self._lost_until:
-            raise LedgerLost(self.loss or "the ledger was lost a moment ago")
+            raise LedgerLost(self._loss or "the ledger was lost a moment ago")
         standing = await _refusing(self._ledger.reserve(claim))
-        if self.loss is not None:
-            self.loss = None
+        if self._loss is not None:
+            self._loss = None
             self._metrics.set_store_state("ok")
         return standing
 
@@ -141,7 +146,7 @@ class Admission:
     def _lose(self, lost: LedgerLost, mode: str) -> None:
         if time.monotonic() >= self._lost_until:
             self._lost_until = time.monotonic() + LOST_PAUSE_S
-        self.loss = str(lost)
+        self._loss = str(lost)
         self._metrics.set_store_state(mode)
 
     @contextmanager

@@ -121,6 +121,11 @@ class LedgerLost(Exception):
 class Ledger(Protocol):
     """The accounts. Every method is atomic, and safe to call again with the same arguments."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why the store could not be used the last time; None if it could."""
+        ...
+
     async def reserve(self, claim: Claim) -> Standing:
         """Take the claim from all its accounts, or from none.
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from gateway.schemas import ChatRequest, ErrorResponse
 
 FIELDS = [field.name for field in msgspec.structs.fields(ChatRequest)]
-SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8)
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.just(10**400) | st.floats() | st.text(max_size=8)
+)
 ODD = st.sampled_from(
     ["", " ", "\x00", "<|end|>", "\ud83d", "\ufffd", "user", "text", [], {}, [[]], 0, -1, 1e308, "off"]
 )
@@ -20,6 +22,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
+CALL = {"id": "c1", "type": "function", "function": {"name": "lookup", "arguments": '{"q": 1}'}}
 PARTS = st.lists(st.fixed_dictionaries({"type": st.just("text") | ODD, "text": st.text(max_size=8)}), max_size=2)
 CALLS = st.lists(
     st.fixed_dictionaries(
@@ -32,7 +35,7 @@ MESSAGES = st.lists(
         {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool"])},
         optional={
             "content": st.text(max_size=20) | PARTS | st.none(),
-            "tool_calls": CALLS,
+            "tool_calls": CALLS | VALUES,
             "tool_call_id": st.sampled_from(["c1", "c2", "c3"]),
             "pinned": st.booleans(),
         },
@@ -42,31 +45,49 @@ MESSAGES = st.lists(
 DOCUMENTS = st.lists(
     st.fixed_dictionaries(
         {"text": st.text(max_size=40)},
-        optional={"id": ODD, "title": ODD, "score": st.floats(allow_nan=False) | st.none(), "metadata": VALUES},
+        optional={
+            "id": st.text(max_size=4),
+            "title": st.text(max_size=4),
+            "score": st.floats(-1e6, 1e6),
+            "metadata": VALUES,
+        },
     ),
     max_size=4,
 )
-LIKELY = st.fixed_dictionaries(
-    {"messages": MESSAGES, "max_tokens": st.integers(1, 4)},
-    optional={
-        "documents": DOCUMENTS,
-        "stream": st.booleans(),
-        "temperature": st.floats(0, 2),
-        "top_p": st.floats(0, 1),
-        "stop": st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=3),
-        "seed": st.integers(-(2**63), 2**63),
-        "budget": st.fixed_dictionaries(
-            {},
-            optional={
-                "max_prompt_tokens": st.integers(1, 200),
-                "max_document_tokens": st.integers(0, 100),
-                "order": st.sampled_from(["relevance", "edges", "cache_aware"]),
-                "planning": st.sampled_from(["on", "off"]),
-                "report": st.sampled_from(["full", "summary", "none"]),
-            },
-        ),
-    },
+TEXT = st.text(max_size=30) | st.sampled_from(["Thanks!", "谢谢", "My order number is 4711.", "<|end|>", "| a | b |"])
+CONTENT = TEXT | TEXT.map(lambda text: [{"type": "text", "text": text}])
+TURNS = st.sampled_from(["system", "user", "assistant"]).flatmap(
+    lambda role: CONTENT.map(lambda content: [{"role": role, "content": content}])
 )
+TOOL_PAIRS = TEXT.map(
+    lambda text: [
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": text},
+    ]
+)
+CONVERSATIONS = st.lists(TURNS | TOOL_PAIRS, max_size=6).map(
+    lambda turns: [*(message for turn in turns for message in turn), {"role": "user", "content": "And now?"}]
+)
+OPTIONS = {
+    "documents": DOCUMENTS,
+    "stream": st.booleans(),
+    "temperature": st.floats(0, 2),
+    "top_p": st.floats(0.01, 1),
+    "stop": st.text(max_size=3) | st.lists(st.text(max_size=3), max_size=3),
+    "seed": st.integers(-(2**63), 2**63 - 1),
+    "budget": st.fixed_dictionaries(
+        {},
+        optional={
+            "max_prompt_tokens": st.integers(1, 200),
+            "max_document_tokens": st.integers(0, 100),
+            "order": st.sampled_from(["relevance", "edges", "cache_aware"]),
+            "planning": st.sampled_from(["on", "off"]),
+            "report": st.sampled_from(["full", "summary", "none"]),
+        },
+    ),
+}
+RIGHT = st.fixed_dictionaries({"messages": CONVERSATIONS, "max_tokens": st.integers(1, 4)}, optional=OPTIONS)
+LIKELY = st.fixed_dictionaries({"messages": MESSAGES, "max_tokens": st.integers(1, 4)}, optional=OPTIONS)
 ANYTHING = st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), VALUES, max_size=5)
 MIXED = st.tuples(LIKELY, ANYTHING).map(lambda pair: pair[0] | pair[1])
 
@@ -91,6 +112,20 @@ def encoded(body: Any) -> bytes:
 
 
 FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@FUZZ
+@given(RIGHT)
+def test_right_bodies(gateway: Any, body: Any) -> None:
+    """Whatever is in them, right bodies are answered, unless their budget is too small."""
+    body = body | {"stream": False, "stop": None}
+    response = gateway.post(encoded(body))
+    if response.status_code != 200:
+        assert response.json()["error"]["code"] == "context_length_exceeded", (response.text, body)
+    else:
+        answer = response.json()
+        assert answer["usage"]["completion_tokens"] <= body["max_tokens"]
+        assert answer["usage"]["prompt_tokens"] <= ((body.get("budget") or {}).get("max_prompt_tokens") or 8192)
 
 
 @FUZZ
