@@ -3,15 +3,18 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
-from budget.bm25 import count_terms
 from budget.embed import embed_checked
 from budget.ports import Embedder, ScorerUnavailable
 from budget.relevance import MAX_EMBEDDED_BYTES, MAX_PASSAGE_BYTES, headed
 from budget.sentences import sentences
-from budget.text import normalise
+from budget.text import terms
+
+_T = TypeVar("_T")
 
 _LOOK_ALIKE = 0.5
 """Share of common terms from which two sentences are compared by their words: a model hardly sees one changed name."""
@@ -88,13 +91,16 @@ def _embedded(
 
 
 def _same_statement(a: str, b: str) -> bool:
-    """Whether two sentences that a model finds alike may say the same: their numbers, names and negations agree."""
-    if Counter(_NUMBER.findall(normalise(a))) != Counter(_NUMBER.findall(normalise(b))):
-        return False
-    if set(_NAME.findall(a)) != set(_NAME.findall(b)) or len(_NEGATION.findall(a)) != len(_NEGATION.findall(b)):
-        return False
-    first, second = count_terms(a).counts, count_terms(b).counts
-    if first == second:
-        return True
-    common = len(first.keys() & second.keys())
-    return common < _LOOK_ALIKE * max(min(len(first), len(second)), 1)
+    """Whether two sentences that a model finds alike may say the same: numbers, names and negations agree, in order."""
+    for pattern in (_NUMBER, _NAME, _NEGATION):
+        if pattern.findall(a) != pattern.findall(b):
+            return False
+    first, second = terms(a), terms(b)
+    if Counter(first) == Counter(second):  # parts moved: most neighbours must be the same
+        return _overlap(set(pairwise(first)), set(pairwise(second))) >= _LOOK_ALIKE
+    return _overlap(set(first), set(second)) < _LOOK_ALIKE
+
+
+def _overlap(a: set[_T], b: set[_T]) -> float:
+    """Share of the smaller set that is in the other; 1 where one is empty."""
+    return len(a & b) / min(len(a), len(b)) if a and b else 1.0
