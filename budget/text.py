@@ -96,4 +96,4 @@ def stem(word: str) -> str:
         if word.endswith(ending) and len(root) > 2 and any(v in root for v in "aeiouy"):
             word = root[:-1] if root[-1] == root[-2] and root[-1] not in "lsz" else root
             break
-    return word[:-1] if len(word) > 4 and word.endswith("e") else word
+    return word[:-1] if len(word) > 3 and word.endswith("e") else word
