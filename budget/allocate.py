@@ -19,9 +19,8 @@ Cost = Callable[[int, Units], int]
 
 _LEAST_SCORE = 0.01
 """So that of passages that say nothing on the question, the first go in, and whole."""
-_NO_NEWS = 0.95
-"""Share of a unit's terms that were said already, from which it tells nothing new."""
-_NO_NEWS_WORTH = 0.05
+_REPEATED = 0.05
+"""What is left of a unit's worth when another said all of it."""
 _FILL_TRIES = 48
 """Steps that did not fit, after which the last room is left empty."""
 _LEAST_ROOM = 4
@@ -83,12 +82,16 @@ def fit(passages: Sequence[Scored], room: int, cost: Cost, *, diversity: float =
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The next units to take of one passage: `wanted` ones and what they need."""
+    """The next units to take of one passage: `wanted` ones and what they need. The first pay best."""
 
+    density: float
     index: int
     wanted: tuple[int, ...]
-    units: Units
-    tokens: float
+    units: Units = frozenset()
+    tokens: float = 0.0
+
+    def __lt__(self, other: "_Step") -> bool:
+        return (-self.density, self.index, self.wanted) < (-other.density, other.index, other.wanted)
 
 
 class _Filling:
@@ -127,15 +130,22 @@ class _Filling:
         return taken, []
 
     def _fill(self, steps: Iterator[_Step]) -> None:
-        tries = 0
-        while self._left >= _LEAST_ROOM and tries < _FILL_TRIES:
-            step = next(steps, None)
-            if step is None:
-                return
-            if not self._fits(step.index, self._passages[step.index].closure(step.wanted)):
+        """Takes what still fits, in order; of the beginning of a passage that does not, single units."""
+        tries, parts, ahead = 0, list[_Step](), next(steps, None)
+        while self._left >= _LEAST_ROOM and tries < _FILL_TRIES and (parts or ahead):
+            if ahead and not (parts and parts[0] < ahead):
+                step, ahead = ahead, next(steps, None)
+            else:
+                step = heapq.heappop(parts)
+            own, old = self._passages[step.index], self.kept[step.index]
+            units = own.closure(step.wanted)
+            if (density := _density(own, units, old)) < step.density:
+                heapq.heappush(parts, _Step(density, step.index, step.wanted))
+            elif not self._fits(step.index, units):
                 tries += 1
                 for unit in step.wanted if len(step.wanted) > 1 else ():
-                    self._fits(step.index, self._passages[step.index].closure((unit,)))
+                    density = _density(own, own.closure((unit,)), old)
+                    heapq.heappush(parts, _Step(density, step.index, (unit,)))
 
     def _fits(self, index: int, units: Units) -> bool:
         """Keeps some units more if they fit; says whether they are in."""
@@ -178,7 +188,7 @@ def _steps(passages: Sequence[Scored], diversity: float) -> Iterator[_Step]:
         if heap and now > max(heap[0][0], density):
             heapq.heappush(heap, (now, index, wanted))
             continue
-        yield _Step(index, wanted, units - old, own.tokens(units, old))
+        yield _Step(-now, index, wanted, units - old, own.tokens(units, old))
         taken[index] |= units
         news.say(index, units - old)
         for unit in own.content() if not old else ():
@@ -214,18 +224,22 @@ class _News:
         self._passages = passages
         self._diversity = diversity
         self._said: set[str] = set()
+        self._units_said: set[frozenset[str]] = set()
         self._terms: dict[tuple[int, int], frozenset[str]] = {}
 
     def say(self, index: int, units: Units) -> None:
         for unit in units:
-            self._said |= self._terms_of(index, unit)
+            own = self._terms_of(index, unit)
+            self._said |= own
+            self._units_said.add(own)
 
     def shares(self, index: int, units: Units) -> dict[int, float]:
         return {unit: self._share(self._terms_of(index, unit)) for unit in units}
 
     def _share(self, own: frozenset[str]) -> float:
-        told = len(own & self._said) / len(own) if own else 0.0
-        return _NO_NEWS_WORTH if told >= _NO_NEWS else 1 - self._diversity * told
+        if own in self._units_said:
+            return _REPEATED
+        return 1 - self._diversity * len(own & self._said) / max(len(own), 1)
 
     def _terms_of(self, index: int, unit: int) -> frozenset[str]:
         key = index, unit

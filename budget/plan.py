@@ -7,7 +7,7 @@ from dataclasses import replace
 from budget.assemble import Layout, Measured
 from budget.bounds import read_bounds, require
 from budget.conversation import read_conversation
-from budget.dedupe import Candidate, Piece, dedupe
+from budget.dedupe import Candidate, dedupe
 from budget.history import History, Turns, read_turns
 from budget.job import Job
 from budget.passages import labels
@@ -17,6 +17,7 @@ from budget.settle import settle, surely_kept
 from budget.shelf import Chosen, Shelf, stock
 from budget.trim import split
 from budget.types import Plan, PlanRequest, RankingReport
+from budget.windows import Piece
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -59,9 +60,7 @@ def _planned(job: Job, turns: Turns, before: Measured) -> Plan:
         deduped = dedupe(job.request.documents, policy, history=shown, embedder=job.ports.embedder)
     with job.timed("rank"):
         shelf = _stock(job, deduped.candidates)
-        must = {**floor.sections, "documents": shelf.pinned_tokens}
-        require(job.bounds, must, what="what must be kept")
-    settled = settle(job, turns, before, floor, shelf)
+    settled = settle(job, turns, before, shelf)
     method = shelf.ranking.method if shelf.passages else "none"
     ranking = RankingReport(method=method, fallback=shelf.ranking.fallback)
     decisions = Decisions(turns, settled.history, settled.chosen, deduped, ranking, settled.cache_order)
