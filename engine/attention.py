@@ -17,6 +17,8 @@ from engine.pool import KVPool
 
 PAGED_ATTENTION = "tidegate_paged"
 _UNSUPPORTED = {"s_aux": "attention sinks", "position_bias": "a position bias"}
+_GATHER_TOKENS = 32_768
+"""The most positions that decodes read together: it bounds the scratch memory."""
 _GROUP_FILL = 0.6
 """Decodes share a gather only if the shortest fills this much of the longest: what lies beyond is padding."""
 
@@ -98,7 +100,8 @@ class PagedStep:
         decodes = sorted((s for s in self._spans if s.length == 1), key=lambda s: -self._num_read(s, window))
         while decodes:
             longest = self._num_read(decodes[0], window)
-            group = [span for span in decodes if self._num_read(span, window) >= _GROUP_FILL * longest]
+            most = max(1, _GATHER_TOKENS // (longest * self._pool.block_size))
+            group = [span for span in decodes[:most] if self._num_read(span, window) >= _GROUP_FILL * longest]
             decodes = decodes[len(group) :]
             gathers.append(self._decode(group, longest, window))
         return gathers
