@@ -21,7 +21,6 @@ async def serve(services: Services, client: Client, *, run: bool = True) -> None
     Whatever happens on the way, the reservation is settled, the report made, and one line logged.
     """
     exchange = Exchange()
-    services.metrics.in_flight.inc()
     reply: Reply = JsonReply(client)
     try:
         policies = services.policies.current()

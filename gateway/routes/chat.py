@@ -32,7 +32,8 @@ class Serving:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve this one request."""
-        await serve(self._services, Client(scope, receive, send), run=self._run)
+        with self._services.metrics.in_flight.track_inprogress():
+            await serve(self._services, Client(scope, receive, send), run=self._run)
 
 
 def _responses(success: type) -> dict[int, ResponseSpec]:

@@ -3,6 +3,7 @@
 import inspect
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import budget.errors
 import engine.errors
 import gateway.errors
+from budget.plan import plan
 from engine.errors import RequestRejected
 from gateway.error_table import TABLE, error_headers, kind_of
 from gateway.errors import GatewayError, LimitRefused, QuotaExceeded, RateLimited
@@ -90,6 +92,22 @@ def test_unexpected_error(start: Any, ask: Callable[..., Any], logs: Callable[[]
     assert line["exception"][0]["exc_type"] == "ZeroDivisionError"
     assert "locals" not in str(line["exception"])
     assert "tg-dev-key" not in str(logs())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_report_that_cannot_be_made(start: Any, ask: Callable[..., Any], stream: bool) -> None:
+    """Even where the report itself breaks the client is answered, and nothing stays open."""
+
+    def odd(request: Any, ports: Any) -> Any:
+        return replace(plan(request, ports), timings_ms={"trim": "soon"})
+
+    with start(plan=odd) as gateway:
+        response = gateway.post(ask(stream=stream))
+        assert response.status_code == (200 if stream else 500)
+        assert '"code":"server_error"' in response.text.splitlines()[-2 if stream else -1]
+        assert gateway.metric("tidegate_requests_in_flight") == 0
+        assert gateway.metric('tidegate_requests_total{model="chat",outcome="failed"') == 1
+        assert gateway.metric("tidegate_engine_kv_blocks_in_use") == 0
 
 
 def test_unknown_paths_and_methods(gateway: Any) -> None:
