@@ -6,6 +6,7 @@ whole sentences, punctuation and a few small words may be missing there.
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +23,9 @@ MIN_OVERLAP_BYTES = 32
 _SHORT_BYTES = 120
 """A text of one statement. Where one of these stops within a number or after a negation, that is its meaning; where a
 longer one does, it was cut there."""
+
+_MIN_RUN = 8
+"""Bytes that must agree for a run at the edges to count; those around a fingerprint always do."""
 
 _TOKEN = re.compile(rf"\d+|[{CJK_CLASS}]|[^\W\d_{CJK_CLASS}]+|[%‰$€£¥₹<>=±°]")
 _SMALL_WORDS = frozenset(("a", "an", "the", "that", "which", "also", *"的了之也地得着"))
@@ -40,6 +44,16 @@ class Match:
     a: int
     b: int
     length: int
+
+    @property
+    def a_end(self) -> int:
+        """Offset behind it in the one."""
+        return self.a + self.length
+
+    @property
+    def b_end(self) -> int:
+        """Offset behind it in the other."""
+        return self.b + self.length
 
 
 def relation(a: Comparable, b: Comparable, min_share: float, *, merge: bool) -> tuple[Relation, int] | None:
@@ -79,28 +93,35 @@ def _overlap(a: bytes, b: bytes, shift: int) -> tuple[Relation, int] | None:
 
 
 def _cut_short(a: bytes, b: bytes, shift: int) -> bool:
-    """Whether a short text stops within a number of the longer one, or begins behind its negation."""
+    """Whether a text stops at what is a decimal point in the longer one, or a short one within a number of it or
+    behind its negation."""
+    before, after = a[:shift], a[shift + len(b) :]
+    if re.search(rb"\d[.,]\Z", b) and after[:1].isdigit():
+        return True
     if len(b) >= _SHORT_BYTES:
         return False
-    before, after = a[:shift], a[shift + len(b) :]
     if re.search(rb"\d[.,]?\Z", before) and b[:1].isdigit():
         return True
     return (b[-1:].isdigit() and re.match(rb"[.,]?\d", after) is not None) or before.endswith(_NEGATED)
 
 
 def align(a: bytes, b: bytes, points: list[tuple[int, int]]) -> list[Match]:
-    """The runs that two texts share, in order in both, grown from their common fingerprints."""
+    """The runs that two texts share, in order in both, grown from their common fingerprints.
+
+    The shift between the texts that most fingerprints agree on comes first; others fill in around it.
+    """
     votes = Counter(p - q for p, q in points)
     matches: list[Match] = []
-    end_a = end_b = 0
-    for p, q in points:
-        if p < end_a or q < end_b or (votes[p - q] == 1 and len(points) > 2):
-            continue
-        ahead = _common_prefix(a[p:], b[q:])
-        behind = _common_suffix(a[end_a:p], b[end_b:q])
-        if ahead:
-            matches.append(Match(p - behind, q - behind, ahead + behind))
-            end_a, end_b = p + ahead, q + ahead
+    ranked = sorted(points, key=lambda point: (-votes[point[0] - point[1]], point[1]))
+    for p, q in [*ranked, (0, 0), (len(a), len(b))]:
+        at = bisect_right(matches, q, key=lambda match: match.b)
+        low_a, low_b = (matches[at - 1].a_end, matches[at - 1].b_end) if at else (0, 0)
+        high_a, high_b = (matches[at].a, matches[at].b) if at < len(matches) else (len(a), len(b))
+        if low_a <= p <= high_a and low_b <= q <= high_b:
+            ahead = _common_prefix(a[p:high_a], b[q:high_b])
+            behind = _common_suffix(a[low_a:p], b[low_b:q])
+            if ahead + behind >= _MIN_RUN:
+                matches.insert(at, Match(p - behind, q - behind, ahead + behind))
     return matches
 
 
@@ -125,11 +146,15 @@ def _compared(a: bytes, b: bytes, matches: list[Match], min_share: float) -> tup
     if not matches or shared < min_share * min(len(a), len(b)):
         return None
     first, last = matches[0], matches[-1]
-    more_a = _says(a[: first.a]) or _says(a[last.a + last.length :])
-    more_b = _says(b[: first.b]) or _says(b[last.b + last.length :])
-    for before, after in pairwise(matches):
-        only_a = _between(a, before.a + before.length, after.a)
-        only_b = _between(b, before.b + before.length, after.b)
+    before, after = (a[: first.a], b[: first.b]), (a[last.a_end :], b[last.b_end :])
+    if (all(before) and _split_word(a, b, first.a, first.b)) or (
+        all(after) and _split_word(a, b, last.a_end, last.b_end)
+    ):
+        return None
+    more_a, more_b = (_says(before[i]) or _says(after[i]) for i in (0, 1))
+    for match, following in pairwise(matches):
+        only_a = _between(a, match.a_end, following.a)
+        only_b = _between(b, match.b_end, following.b)
         if only_a is None or only_b is None or (only_a and only_b):
             return None
         more_a, more_b = more_a or bool(only_a), more_b or bool(only_b)
@@ -138,6 +163,14 @@ def _compared(a: bytes, b: bytes, matches: list[Match], min_share: float) -> tup
     if not more_a and shared >= min_share * len(a):
         return "copied", shared
     return None
+
+
+def _split_word(a: bytes, b: bytes, i: int, j: int) -> bool:
+    """Whether a word or number of either text goes on over offset `i` of the one and `j` of the other.
+
+    Where both go on there, one word has been changed; where one text ends there, it was cut.
+    """
+    return _within(a, i) or _within(b, j)
 
 
 def _says(piece: bytes) -> bool:
@@ -173,13 +206,15 @@ def _is_alnum(byte: int) -> bool:
 
 
 def _is_sentences(text: bytes, start: int, end: int) -> bool:
-    """Whether [start, end) is whole sentences, or can be moved back to be: what it begins with may follow it too."""
-    while True:
-        if end - start >= 16 and _ends_sentence(text, start) and _ends_sentence(text, end):
-            return True
-        if start == 0 or text[start - 1] != text[end - 1]:
-            return False
+    """Whether [start, end) is whole sentences, or can be moved to be: what it begins with may follow it too."""
+    while start > 0 and text[start - 1] == text[end - 1]:
         start, end = start - 1, end - 1
+    while True:
+        if end - start >= 2 * _MIN_RUN and _ends_sentence(text, start) and _ends_sentence(text, end):
+            return True
+        if end >= len(text) or text[start] != text[end]:
+            return False
+        start, end = start + 1, end + 1
 
 
 def _ends_sentence(text: bytes, i: int) -> bool:

@@ -1,6 +1,5 @@
 """Order with diversity: what repeats a passage already taken steps back."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,11 +22,12 @@ def diversified(
     near = vectors[head]
     relevance = np.array([scores[i] for i in head])
     nearest = np.zeros(len(head))
+    free = np.ones(len(head), dtype=bool)
     taken: list[int] = []
     for _ in head:
         value = np.round(relevance * (1.0 - diversity * nearest), SCORE_DIGITS)
-        best = int(np.argmax(value))
+        best = int(np.argmax(np.where(free, value, -1.0)))
         taken.append(head[best])
-        relevance[best] = -math.inf
+        free[best] = False
         nearest = np.maximum(nearest, np.round(np.clip(near @ near[best], 0.0, 1.0), 1))
     return taken + rest

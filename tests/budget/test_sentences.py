@@ -140,7 +140,7 @@ PIECES = [
 
 @pytest.mark.parametrize("piece", PIECES, ids=range(len(PIECES)))
 def test_linear_in_length(piece: str) -> None:
-    """Whatever is repeated, four times the text takes about four times the time, not sixteen: no step looks back far."""
+    """Whatever is repeated, four times the text takes about four times the time: no step looks back far."""
 
     def cpu_s(length: int) -> float:
         text = piece * (length // len(piece))
