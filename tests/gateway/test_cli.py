@@ -67,12 +67,13 @@ def test_policy_check_tells_every_problem_on_a_line_of_its_own(tidegate: Run, tm
     assert "Traceback" not in result.stderr
 
 
-def test_policy_check_accepts_the_packaged_set(tidegate: Run) -> None:
-    """The set that ships loads."""
-    packaged = Path(__file__).parents[2] / "policies" / "default.yaml"
-    result = tidegate("policy", "check", str(packaged))
+@pytest.mark.parametrize("name", ["policies/default.yaml", "examples/policy.yaml"])
+def test_policy_check_accepts_what_ships(name: str, tidegate: Run) -> None:
+    """The packaged set and the example load."""
+    path = Path(__file__).parents[2] / name
+    result = tidegate("policy", "check", str(path))
     assert result.returncode == 0, result.stderr
-    assert load(packaged).revision in result.stdout
+    assert load(path).revision in result.stdout
 
 
 def test_policy_explain_names_the_origin_of_each_value(tidegate: Run, tmp_path: Path) -> None:
