@@ -176,7 +176,7 @@ def paged_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    paged: Step,
+    paged: Step | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -186,8 +186,10 @@ def paged_attention(
     """transformers' attention signature: (1, heads, tokens, head_dim) in, (1, tokens, heads, head_dim) out.
 
     Raises:
-        ModelLoadError: the model wants something of attention that is not computed here.
+        ModelLoadError: the model wants something of attention that is not computed here, or passes no step on.
     """
+    if paged is None:
+        raise ModelLoadError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
     wanted = [name for name in _UNSUPPORTED if options.get(name) is not None]
     if wanted or is_causal is False or attention_mask is not None:
         name = _UNSUPPORTED[wanted[0]] if wanted else "attention that is not causal"

@@ -92,6 +92,7 @@ def test_bytes_per_token():
         ({"position_bias": torch.zeros(1)}, "a position bias"),
         ({"is_causal": False}, "not causal"),
         ({"attention_mask": torch.zeros(1)}, "not causal"),
+        ({"paged": None}, "does not pass keyword arguments"),
     ],
 )
 def test_what_is_not_computed_is_refused(options, why):
@@ -100,4 +101,4 @@ def test_what_is_not_computed_is_refused(options, why):
     module.layer_idx = 0
     tensors = (torch.zeros(1, 2, 1, 4) for _ in range(3))
     with pytest.raises(ModelLoadError, match=why):
-        paged_attention(module, *tensors, **{"attention_mask": None, "paged": None, **options})
+        paged_attention(module, *tensors, **{"attention_mask": None, "paged": object(), **options})

@@ -12,7 +12,7 @@ from engine.request import EngineRequest, SamplingParams
 from engine.runner import TorchRunner
 
 MODELS = [
-    "llama", "llama_one_kv_head", "llama_rope_scaled", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text",
+    "llama", "llama_one_kv_head", "llama_rope_scaled", "qwen2", "qwen3", "mistral", "gemma2", "gemma3",
 ]  # fmt: skip
 LENGTHS = [1, 2, 7, 8, 9, 15, 16, 17, 20, 21, 22, 31, 40, 57, 64, 90]
 NEW_TOKENS = 20
@@ -65,6 +65,14 @@ def test_warm_prefix_equals_generate(case):
     assert warm == [reference(prompt) for prompt in whole]
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "phi3", "qwen3_moe", "deepseek_v3"])
+def test_other_architectures_equal_generate(tiny_model, tiny_runner, drive, reference_greedy, kind):
+    """Learned positions, fused projections, experts, latent attention: whatever keeps its state in K and V works."""
+    batch = prompts(2, 22, 57)
+    expected = [reference_greedy(tiny_model(kind), prompt, NEW_TOKENS) for prompt in batch]
+    assert drive(tiny_runner(kind)).generate(batch, NEW_TOKENS, chunk=19) == expected
+
+
 async def through_engine(runner, requests, **options):
     """Output ids of (id, prompt) requests that are submitted together to an `EmbeddedEngine` over `runner`."""
     config = EngineConfig(model="tiny", block_size=runner.block_size, **options)
@@ -81,7 +89,7 @@ async def through_engine(runner, requests, **options):
     return rounds
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
 @pytest.mark.parametrize("options", [{}, {"step_tokens": 16, "max_running": 5}], ids=["wide", "narrow"])
 async def test_through_the_engine_equals_generate(tiny_model, tiny_runner, reference_greedy, kind, options):
     """The scheduler, prefix cache and all: concurrent requests, cold and then warm, give transformers' tokens."""

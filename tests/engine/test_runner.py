@@ -73,7 +73,7 @@ def test_model_info(tiny_model, tiny_runner):
     assert info.kv_bytes_per_token == 3 * 2 * 2 * 8 * 4  # layers, K and V, heads, head_dim, float32
     assert info.sliding_window is None
     assert tiny_runner("mistral").model.sliding_window == 21
-    assert tiny_runner("gemma3_text").model.sliding_window is None
+    assert tiny_runner("gemma3").model.sliding_window is None
     assert tiny_runner("llama", max_context_tokens=100).model.max_context_tokens == 100
     assert tiny_runner("llama").model == info
 
