@@ -49,7 +49,7 @@ DOCUMENTS = st.lists(
             "id": st.text(max_size=4),
             "title": st.text(max_size=4),
             "score": st.floats(-1e6, 1e6),
-            "metadata": st.dictionaries(st.text(max_size=5), VALUES, max_size=2),
+            "metadata": st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=2),
         },
     ),
     max_size=4,
