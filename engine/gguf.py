@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,8 @@ def convert_gguf(file: Path, cache_dir: Path, progress: Progress) -> Path:
     Raises:
         ModelLoadError: the file is broken, of an unknown architecture, or a needed package is missing.
     """
-    import transformers
-
     revision = fingerprint([file])
-    folder = cache_dir / f"{file.stem}-{revision}-tf{transformers.__version__}-{_FORMAT}"
+    folder = cache_dir / f"{file.stem}-{revision}-tf{version('transformers')}-{_FORMAT}"
     if (folder / "config.json").exists():
         return folder
     progress(f"converting {file.name} once, into {folder}")

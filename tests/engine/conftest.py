@@ -176,6 +176,6 @@ def reference_greedy() -> Callable[[Path, Sequence[int], int], list[int]]:
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
     """The default model, converted once into the usual cache."""
-    from engine.weights import default_model_path, resolve_model
+    from engine.locate import default_model_path, resolve_model
 
     return resolve_model(str(default_model_path()))

