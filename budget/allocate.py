@@ -1,22 +1,25 @@
 """Which sentences of which passages are worth their tokens: the most useful first, repetition counted once.
 
-A unit's worth is its score times its tokens, so the most useful text per token goes in first. The order in which units
-would go in does not depend on the room; the room only says where it ends, and what is left is filled with later units
-that still fit. So a larger room never keeps what is worth less.
+A unit's worth is a power of its score for each of its tokens, so the most useful text per token goes in first. The
+order in which units would go in does not depend on the room; the room only says where it ends, and what is left is
+filled with later units that still fit. So a larger room never keeps what is worth less.
 """
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
-from budget.text import terms
+from budget.bm25 import count_terms
 from budget.trim import Passage
 
 Units = frozenset[int]
 Cost = Callable[[int, Units], int]
 """Exact tokens of a passage (by position) with some of its units."""
 
+_SHARPNESS = 2.5
+"""Exponent of scores: one token that surely helps is worth several that might. Chosen on English and Chinese questions
+by how often the answer stays at 10, 25 and 50 % of the tokens."""
 _LEAST_SCORE = 0.01
 """So that of passages that say nothing on the question, the first go in, and whole."""
 _REPEATED = 0.05
@@ -31,7 +34,8 @@ _LEAST_ROOM = 4
 class Scored:
     """A passage, what a token of each unit is worth, and about what the units cost.
 
-    `allowed` are the units that may be kept, all that they need included; `frame_tokens` the label and title.
+    `allowed` are the units that may be kept, all that they need included; `content` those of them that are worth
+    something, the best first; `frame_tokens` the label and title.
     """
 
     passage: Passage
@@ -39,18 +43,21 @@ class Scored:
     unit_tokens: Sequence[float]
     frame_tokens: float
     allowed: Units
+    content: tuple[int, ...]
+
+    def limited_to(self, allowed: Units) -> "Scored":
+        """The same with fewer units that may be kept."""
+        return replace(self, allowed=allowed, content=tuple(u for u in self.content if u in allowed))
 
     def closure(self, wanted: Sequence[int]) -> Units:
         """Units and all that they need."""
-        return frozenset().union(*(self.passage.closure(unit) for unit in wanted)) & self.allowed
+        if len(wanted) == 1:
+            return self.passage.closure(wanted[0]) & self.allowed
+        return frozenset().union(*map(self.passage.closure, wanted)) & self.allowed
 
     def tokens(self, units: Units, old: Units) -> float:
         """About what `units` cost beside `old`."""
-        return sum(self.unit_tokens[unit] for unit in units - old) + (0 if old else self.frame_tokens)
-
-    def content(self) -> list[int]:
-        """The allowed units that are worth something, the best first."""
-        return sorted((u for u in self.passage.content if u in self.allowed), key=lambda u: -self.scores[u])
+        return sum([self.unit_tokens[unit] for unit in units - old]) + (0 if old else self.frame_tokens)
 
 
 def scored(passage: Passage, scores: Sequence[float], whole_tokens: int, frame_tokens: int) -> Scored:
@@ -59,8 +66,10 @@ def scored(passage: Passage, scores: Sequence[float], whole_tokens: int, frame_t
     share = max(whole_tokens - frame_tokens, 1) / max(sum(lengths), 1)
     worth = [0.0] * len(lengths)
     for unit in passage.content:
-        worth[unit] = max(scores[unit], _LEAST_SCORE)
-    return Scored(passage, worth, [max(n * share, 0.1) for n in lengths], frame_tokens, passage.everything)
+        worth[unit] = max(scores[unit], _LEAST_SCORE) ** _SHARPNESS
+    content = tuple(sorted(passage.content, key=lambda unit: -worth[unit]))
+    unit_tokens = [max(n * share, 0.1) for n in lengths]
+    return Scored(passage, worth, unit_tokens, frame_tokens, passage.everything, content)
 
 
 def fit(passages: Sequence[Scored], room: int, cost: Cost, *, diversity: float = 0.0) -> list[Units]:
@@ -114,7 +123,7 @@ class _Filling:
             self._keep(last.index, self.kept[last.index] - last.units)
         self._fill(chain(rest, steps))
         for index, own in enumerate(self._passages):
-            if self.kept[index] and self.kept[index].issuperset(own.content()):
+            if self.kept[index] and self.kept[index].issuperset(own.content):
                 self._fits(index, own.allowed)
 
     def _estimate(self, steps: Iterator[_Step]) -> tuple[list[_Step], list[_Step]]:
@@ -191,7 +200,7 @@ def _steps(passages: Sequence[Scored], diversity: float) -> Iterator[_Step]:
         yield _Step(-now, index, wanted, units - old, own.tokens(units, old))
         taken[index] |= units
         news.say(index, units - old)
-        for unit in own.content() if not old else ():
+        for unit in own.content if not old else ():
             if unit not in units:
                 heapq.heappush(heap, (-_density(own, own.closure((unit,)), units), index, (unit,)))
 
@@ -199,22 +208,25 @@ def _steps(passages: Sequence[Scored], diversity: float) -> Iterator[_Step]:
 def _density(own: Scored, units: Units, old: Units, shares: Mapping[int, float] | None = None) -> float:
     """Worth per token of some units beside `old`; `shares` says how much of each is news."""
     new = units - old
-    worth = sum(own.scores[u] * own.unit_tokens[u] * (shares[u] if shares else 1.0) for u in new)
-    return worth / max(own.tokens(units, old), 0.1)
+    if shares is None:
+        worth = sum([own.scores[u] * own.unit_tokens[u] for u in new])
+    else:
+        worth = sum([own.scores[u] * own.unit_tokens[u] * shares[u] for u in new])
+    return worth / max(own.tokens(new, old), 0.1)
 
 
 def _opening(own: Scored) -> tuple[int, ...]:
     """The best units, as long as one more raises the worth per token, frame included."""
     units: Units = frozenset()
-    best = 0.0
-    content = own.content()
-    for count, unit in enumerate(content):
-        more = units | own.closure((unit,))
-        density = _density(own, more, frozenset())
-        if density <= best:
-            return tuple(content[:count])
-        units, best = more, density
-    return tuple(content)
+    worth, tokens, best = 0.0, own.frame_tokens, 0.0
+    for count, unit in enumerate(own.content):
+        new = own.closure((unit,)) - units
+        worth += sum([own.scores[u] * own.unit_tokens[u] for u in new])
+        tokens += sum([own.unit_tokens[u] for u in new])
+        if worth / tokens <= best:
+            return own.content[:count]
+        units, best = units | new, worth / tokens
+    return own.content
 
 
 class _News:
@@ -225,7 +237,6 @@ class _News:
         self._diversity = diversity
         self._said: set[str] = set()
         self._units_said: set[frozenset[str]] = set()
-        self._terms: dict[tuple[int, int], frozenset[str]] = {}
 
     def say(self, index: int, units: Units) -> None:
         for unit in units:
@@ -242,9 +253,6 @@ class _News:
         return 1 - self._diversity * len(own & self._said) / max(len(own), 1)
 
     def _terms_of(self, index: int, unit: int) -> frozenset[str]:
-        key = index, unit
-        if key not in self._terms:
-            passage = self._passages[index].passage
-            span = passage.units[unit]
-            self._terms[key] = frozenset(terms(passage.candidate.text[span.start : span.end]))
-        return self._terms[key]
+        passage = self._passages[index].passage
+        span = passage.units[unit]
+        return frozenset(count_terms(passage.candidate.text[span.start : span.end]).counts)

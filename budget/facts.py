@@ -5,27 +5,47 @@ prices"), or speaks in the first person, or holds a value (a number, a date).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from budget.cache import BoundedCache
 from budget.sentences import sentences
 from budget.small_talk import is_small_talk
 from budget.text import is_cjk, normalise, terms
 
 
-def _words(*patterns: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(patterns)})\b")
+def _words(*patterns: str) -> str:
+    return rf"\b(?:{'|'.join(patterns)})\b"
 
 
-_BINDS_EN = _words(
-    "never|always|must(?:n'?t)?|do(?:n'?t| not)|should(?:n'?t)?|can(?:'t|not)|only|avoid|hate",
-    "prefer\\w*|allerg\\w*|require\\w*|remember|note that|keep in mind|from now on|make sure|call me",
-    "please (?:use|answer|reply|call|do|keep|write|speak)|at (?:most|least)|no more than",
-    "budget|deadline|vegetarian|vegan|correction|actually|instead|i meant|rather",
+_BINDS = re.compile(
+    _words(
+        "never|always|must(?:n'?t)?|do(?:n'?t| not)|should(?:n'?t)?|can(?:'t|not)|only|avoid|hate",
+        "allerg\\w*|prefer\\w*|require\\w*|remember|note that|keep in mind|from now on|make sure|call me",
+        "please (?:use|answer|reply|call|do|keep|write|speak)|at (?:most|least)|no more than",
+        "budget|deadline|vegetarian|vegan|correction|actually|instead|i meant|rather",
+    )
+    + "|不要|不想|别|不能|不可|不得|不吃|不喝|不用|不许|必须|务必|一定要|只要|只能|只用|总是|始终|永远|请用|请勿|请以"
+    "|记住|记得|过敏|忌口|素食|偏好|喜欢|讨厌|希望|预算|至少|最多|不超过"
+    "|更正|纠正|改成|改为|改到|换成|其实|说错|搞错|弄错|应该是|应为"
 )
-_BINDS_ZH = re.compile(
-    "不要|不想|别|不能|不可|不得|不吃|不喝|不用|不许|必须|务必|一定要|只要|只能|只用|总是|始终|永远|请用|请勿|请以|记住|记得|偏好|喜欢|讨厌|"
-    "过敏|希望|预算|以内|以下|至少|最多|不超过|更正|纠正|改成|改为|改到|换成|其实|说错|搞错|弄错|应该是|应为|忌口|素食"
+_INFORMS = re.compile(
+    _words(
+        "(?:my|our|the) [\\w' -]{1,40}? (?:is|are|was|were)",
+        "(?:i am|i'm|we are|we're) (?!going|looking|planning|leaving|ok|fine|all)",
+        "(?:i|we) (?:live|work|have|own|use|speak|study)|(?:is|are) (?:on |at |in |from )?[\\w./-]*\\d[\\w./-]*",
+    )
+    + "|@|我叫|我姓|我是|我的|我住|我在|我有|我用|我家|我们(?:一共|共|有|是)|(?:是|为|[:：])[^，。]{0,6}[\\dA-Za-z]"
+)
+_FIRMLY = re.compile(
+    _words("never|always|must|don't|do not|only|allerg\\w*|remember") + "|不要|别|必须|务必|只能|过敏|记住"
+)
+_REQUESTS = re.compile(
+    _words(
+        "(?:i|we)(?: would|'d)? (?:want|need|like|plan|intend)|(?:find|book|make|set|search|get|reserve|add|show) ",
+        "(?:i am|i'm|we are|we're) (?:going|looking|planning|leaving)|(?:i|we)(?:'ll| will) ",
+    )
+    + "|推荐|找[一个家]|帮[我忙]|查[一下]|介绍|给我|有没有"
 )
 _FIRST_PERSON = re.compile(r"\b(?:i|my|mine|me|we|our|us)\b|我|咱|本人|俺")
 _ASKING_ME = re.compile(
@@ -43,7 +63,7 @@ _NAME = re.compile(r"(?<=[a-z,;:] )(?!I\b|I')[A-Z][\w'-]*|@|去(?![吧了这那�
 _QUESTION = re.compile(
     r"[?？]\W*$|(?:吗|么|呢|多少|哪里|哪儿|哪些|哪家|什么|怎么样)[^，。！]{0,4}$"
     r"|^(?:(?:and|so|ok|okay|hi|hello|yes|then|also|now),? )?"
-    r"(?:who|what|when|where|which|why|how|can|could|would|will|is|are|do|does|did|may)\b",
+    r"(?:who|what|when|where|which|why|how|can|could|would|will|is|are|do(?! not|n)|does|did|may (?:i|we))\b",
     re.IGNORECASE,
 )
 _CONFIRMS = re.compile(r"\b(?:correct|right)\b|^\W*(?:yes|no|可以|好的?|行|是的|对)\W*$")
@@ -68,6 +88,9 @@ _ATTRIBUTE_EN = re.compile(
 _ATTRIBUTE_ZH = re.compile(
     r"(?P<name>[^\W\da-zA-Z_]{1,12}?)(?:应该是|应该为|应为|已?经?改成|已?经?改为|改到|换成|变成|(?<![但还可不就要总只也都老或])是|[:：])(?P<lead>)"
 )
+_DOES = re.compile(
+    r"\b(?:live|stay|work|study|prefer|drive|arrive|leave|fly|depart|return)(?=s?\b)|住|工作|喜欢|偏好|出发|到达|返回"
+)
 _NO_PART_OF_NAME = re.compile(
     r"\b(?:new|correct|right|actual|real|current|latest|updated|final|own|now)\b"
     "|新的?|正确的?|实际的?|最新的?|现在的?|现在|其实|更正|纠正|不对|我们的?|咱们的?|我的?|您|这|那|它|[他她你今]|的$|已经?$"
@@ -76,7 +99,7 @@ _NO_PART_OF_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A sentence of turn `turn`, verbatim. Tier 0 binds; tier 1 informs, and is given up first."""
+    """A sentence of turn `turn`, verbatim. Tier 0 binds, tier 1 informs, tier 2 asks for something; it goes first."""
 
     turn: int
     text: str
@@ -84,22 +107,48 @@ class Fact:
     superseded: bool = False
 
 
-def states(text: str) -> bool:
-    """Whether a user turn gives data, wishes or names of its own, in a statement or within a request."""
-    return any(_gives(sentence) for sentence in _said(text))
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one user turn says: whether it gives data, wishes or names of its own, and its facts as (text, tier)."""
+
+    gives: bool
+    facts: tuple[tuple[str, int], ...]
+
+
+_read: BoundedCache[Statement] = BoundedCache(max_bytes=8 * 1024 * 1024)
+
+
+def read_statement(text: str) -> Statement:
+    """Reads a user turn, once by content: it comes again with every later request of its conversation."""
+    found = _read.get(text)
+    if found is None:
+        said = _said(text)
+        found = Statement(any(_gives(sentence) for sentence in said), tuple(_facts(said)))
+        _read.put(text, found, 200 + 8 * len(text))
+    return found
 
 
 def find_facts(turn: int, text: str) -> list[Fact]:
     """The facts of one user turn, in order."""
-    said = _said(text)
-    found = []
+    return [Fact(turn, sentence, tier) for sentence, tier in read_statement(text).facts]
+
+
+def _facts(said: Sequence[str]) -> Iterator[tuple[str, int]]:
     for sentence in said:
-        lowered, binds = sentence.lower(), _binds(sentence)
+        lowered = _lowered(sentence)
+        binds = _BINDS.search(lowered) is not None
         if _QUESTION.search(sentence) or not (binds or _VALUE.search(sentence) or _first_person(lowered)):
             continue
         if binds or len(said) <= _LONG_TURN:
-            found.append(Fact(turn, sentence, tier=0 if binds else 1))
-    return found
+            yield sentence, _tier(lowered, binds)
+
+
+def _tier(lowered: str, binds: bool) -> int:
+    if _REQUESTS.search(lowered):
+        return 0 if binds and _FIRMLY.search(lowered) else 2
+    if binds:
+        return 0
+    return 1 if _INFORMS.search(lowered) else 2
 
 
 def supersede(facts: Sequence[Fact]) -> list[Fact]:
@@ -128,14 +177,18 @@ class _Claim:
     attribute: str = ""
     kind: tuple[str, bool] = ("", False)
     """Of the value: the word that leads it in, and whether it has digits."""
+    does: str = ""
+    """The verb, of which a person's fact has one at a time: where one lives, what one prefers."""
 
     def replaces(self, old: "_Claim") -> bool:
         if self.text == old.text:
             return True
         if self.attribute and self.attribute == old.attribute:
             return self.corrects or self.kind == old.kind
-        shared = len(self.words & old.words) / max(min(len(self.words), len(old.words)), 1)
-        return self.corrects and shared >= _SAME
+        if self.corrects and self.does and self.does == old.does:
+            return True
+        shared = len(self.words & old.words)
+        return self.corrects and shared > 1 and shared >= _SAME * min(len(self.words), len(old.words))
 
 
 def _claim(text: str) -> _Claim:
@@ -143,11 +196,13 @@ def _claim(text: str) -> _Claim:
     words = frozenset(t for t in terms(text) if not any(c.isdigit() for c in t))
     match = (_ATTRIBUTE_ZH if is_cjk(text) else _ATTRIBUTE_EN).search(lowered)
     corrects = _CORRECTS.search(lowered) is not None
+    verb = _DOES.search(lowered)
+    does = verb[0] if verb else ""
     if not match:
-        return _Claim(lowered, words, corrects)
+        return _Claim(lowered, words, corrects, does=does)
     attribute = " ".join(_NO_PART_OF_NAME.sub(" ", match["name"]).split())
     has_digits = any(c.isdigit() for c in lowered[match.end() :])
-    return _Claim(lowered, words, corrects, attribute, (match["lead"] or "", has_digits))
+    return _Claim(lowered, words, corrects, attribute, (match["lead"] or "", has_digits), does)
 
 
 def _said(text: str) -> list[str]:
@@ -157,16 +212,16 @@ def _said(text: str) -> list[str]:
 
 
 def _gives(sentence: str) -> bool:
-    lowered = sentence.lower()
-    if _binds(sentence) or _VALUE.search(sentence) or _NAME.search(sentence) or _first_person(lowered):
+    lowered = _lowered(sentence)
+    if _BINDS.search(lowered) or _VALUE.search(sentence) or _NAME.search(sentence) or _first_person(lowered):
         return True
     if not _QUESTION.search(sentence):
         return not _CONFIRMS.search(lowered)
     return is_cjk(sentence) and len(sentence) > _BARE_QUESTION and not _POINTS_BACK.search(sentence)
 
 
-def _binds(sentence: str) -> bool:
-    return bool(_BINDS_EN.search(sentence.lower().replace("’", "'")) or _BINDS_ZH.search(sentence))
+def _lowered(sentence: str) -> str:
+    return sentence.lower().replace("’", "'")
 
 
 def _first_person(lowered: str) -> bool:

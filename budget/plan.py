@@ -52,15 +52,15 @@ def plan(request: PlanRequest, ports: Ports) -> Plan:
 
 def _planned(job: Job, turns: Turns, before: Measured) -> Plan:
     with job.timed("assemble"):
-        floor = job.measure(Layout(turns.must))
-        require(job.bounds, floor.sections, what="what must be kept")
+        bare = job.measure(Layout(turns.must))
+        require(job.bounds, bare.sections, what="what must be kept")
     with job.timed("dedupe"):
-        shown = [job.request.messages[i].content for i in sorted(surely_kept(job, turns, before, floor))]
+        shown = [job.request.messages[i].content for i in sorted(surely_kept(job, turns, before, bare))]
         policy = job.request.context.dedupe
         deduped = dedupe(job.request.documents, policy, history=shown, embedder=job.ports.embedder)
     with job.timed("rank"):
         shelf = _stock(job, deduped.candidates)
-    settled = settle(job, turns, before, shelf)
+    settled = settle(job, turns, before, bare, shelf)
     method = shelf.ranking.method if shelf.passages else "none"
     ranking = RankingReport(method=method, fallback=shelf.ranking.fallback)
     decisions = Decisions(turns, settled.history, settled.chosen, deduped, ranking, settled.cache_order)

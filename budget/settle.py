@@ -29,21 +29,24 @@ class Settled:
     cache_order: CacheOrderReport | None = None
 
 
-def settle(job: Job, turns: Turns, before: Measured, shelf: Shelf) -> Settled:
+def settle(job: Job, turns: Turns, before: Measured, bare: Measured, shelf: Shelf) -> Settled:
     """The most useful prompt within the bounds.
 
     Args:
         job: request, bounds, ports.
         turns: of the conversation.
         before: everything, measured: the cost of each turn.
+        bare: what must stay without passages, measured; it fits.
         shelf: the passages.
 
     Raises:
         ContextLengthExceeded: what must stay, pinned passages included, does not fit.
     """
-    with job.timed("assemble"):
-        floor = _ordered(job, History(turns.must), shelf.fit(0))
-        require(job.bounds, floor.measured.sections, what="what must be kept")
+    floor = Settled(History(turns.must), shelf.fit(0), bare)
+    if any(one.units for one in floor.chosen):
+        with job.timed("assemble"):
+            floor = _ordered(job, floor.history, floor.chosen)
+            require(job.bounds, floor.measured.sections, what="what must be kept")
     if (whole := _whole(job, turns, before, floor.measured, shelf)) is not None:
         return whole
     spare = job.bounds.prompt - floor.measured.total - joint_cost(job.request, job.conversation, job.ports.counter)
@@ -105,7 +108,7 @@ def surely_kept(job: Job, turns: Turns, before: Measured, floor: Measured) -> fr
     return _history(job, turns, before, floor, spare, wanted).kept
 
 
-def _ordered(job: Job, history: History, chosen: list[Chosen]) -> Settled:
+def _ordered(job: Job, history: History, chosen: Sequence[Chosen]) -> Settled:
     """The prompt with its passages in the order asked for. `chosen` is in order of relevance."""
     kept = [n for n, one in enumerate(chosen) if one.units]
     if job.request.order == "edges":

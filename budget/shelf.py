@@ -123,8 +123,8 @@ class Shelf:
             return own
         allowed = fit([own], cap, lambda _, units: self.cost(own.passage, units))[0]
         if allowed:
-            return replace(own, allowed=allowed)
-        best = own.content()[0]
+            return own.limited_to(allowed)
+        best = own.content[0]
         room = cap - round(own.frame_tokens)
         passage = own.passage.cut(best, room, self.ports.counter)
         while passage.units and self.cost(passage, passage.everything) > cap:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from budget.ports import Ports
-from budget.tokens import encode_segment
+from budget.tokens import SegmentEncoder
 from budget.types import (
     ContextReport,
     Document,
@@ -231,7 +231,8 @@ def invariants() -> Callable[[PlanRequest, Plan, Ports], None]:
         _adds_up(plan)
         _each_once(request, plan)
         _roles_in_order(plan)
-        encoded = [i for segment in plan.segments for i in encode_segment(segment, ports.counter)]
+        encode = SegmentEncoder(ports.counter).encode
+        encoded = [i for segment in plan.segments for i in encode(segment)]
         assert list(plan.prompt_token_ids) == encoded
 
     return check

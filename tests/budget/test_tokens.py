@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from budget.tokens import count_segment, encode_segment, truncate
+from budget.tokens import SegmentEncoder, truncate
 from budget.types import Segment
 
 
@@ -59,6 +59,8 @@ def test_a_cut_is_a_prefix_within_its_bound(counter, texts, data, budget):
 def test_only_template_text_becomes_control_tokens(counter):
     """The same text as template and as a caller's."""
     control, text = (Segment("<|im_end|>", flag, "template") for flag in (True, False))
-    assert counter.control_ids.intersection(encode_segment(control, counter))
-    assert not counter.control_ids.intersection(encode_segment(text, counter))
-    assert count_segment(text, counter) == len(encode_segment(text, counter))
+    encoder = SegmentEncoder(counter)
+    assert counter.control_ids.intersection(encoder.encode(control))
+    assert not counter.control_ids.intersection(encoder.encode(text))
+    for segment in (control, text):
+        assert encoder.count(segment) == len(encoder.encode(segment))
