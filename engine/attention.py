@@ -83,8 +83,8 @@ class PagedStep:
                 keys, values = key[gather.rows], value[gather.rows]
             else:
                 keys, values = self._pool.read(call.layer, gather.blocks)
-            batch = (gather.num_sequences, -1)
-            q, k, v = (t.unflatten(0, batch).transpose(1, 2) for t in (query[gather.rows], keys, values))
+            tensors = query[gather.rows], keys, values
+            q, k, v = (t.reshape(gather.num_sequences, -1, *t.shape[1:]).transpose(1, 2) for t in tensors)
             output[gather.rows] = _attention(q, k, v, gather.mask, call).transpose(1, 2).flatten(0, 1)
         return output
 
@@ -148,7 +148,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, c
         return _softcap_attention(query, key, value, mask, call.scale, call.softcap)
     groups = query.shape[1] // key.shape[1]
     if query.shape[2] == 1 and groups > 1:  # one row a sequence: heads that share keys become rows
-        packed = query.unflatten(1, (-1, groups)).squeeze(3)
+        packed = query.reshape(len(query), -1, groups, query.shape[3])
         return scaled_dot_product_attention(packed, key, value, mask, scale=call.scale).flatten(1, 2).unsqueeze(2)
     return scaled_dot_product_attention(
         query, key, value, mask, is_causal=mask is None, scale=call.scale, enable_gqa=groups > 1
@@ -159,7 +159,7 @@ def _softcap_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, softcap: float
 ) -> Tensor:
     """Attention with Gemma 2's bounded scores: softcap * tanh(score / softcap)."""
-    grouped = query.unflatten(1, (key.shape[1], -1))
+    grouped = query.reshape(len(query), key.shape[1], -1, *query.shape[2:])
     scores = (grouped @ key[:, :, None].mT).float() * scale
     scores = torch.tanh(scores / softcap) * softcap
     if mask is None:
