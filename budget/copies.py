@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from budget.fingerprints import Comparable, anchors
+from budget.fingerprints import Comparable, anchors, likely_shift
 from budget.text import CJK_CLASS
 
 Relation = Literal["copy", "copied", "continues", "continued"]
@@ -68,15 +68,16 @@ def relation(a: Comparable, b: Comparable, min_share: float, *, merge: bool) -> 
         min_share: part of the copy's bytes that must stand in the other text.
         merge: whether to look for overlapping windows.
     """
-    points = anchors(a, b)
-    if not points:
+    shift = likely_shift(a, b)
+    if shift is None:
         return None
-    shift = Counter(p - q for p, q in points).most_common(1)[0][0]
     if shift >= 0 and a.key.startswith(b.key, shift):
         return None if _cut_short(a.key, b.key, shift) else ("copy", len(b.key))
     if merge and (overlap := _overlap(a.key, b.key, shift)):
         return overlap
-    return _compared(a.key, b.key, align(a.key, b.key, points), min_share)
+    if not (b.numbers <= a.numbers or a.numbers <= b.numbers):
+        return None  # each has a number that the other has not: no need to look further
+    return _compared(a.key, b.key, align(a.key, b.key, anchors(a, b)), min_share)
 
 
 def _overlap(a: bytes, b: bytes, shift: int) -> tuple[Relation, int] | None:

@@ -6,6 +6,7 @@ Bytes are UTF-8: the run is 31 Latin letters or 11 Chinese characters.
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,12 +19,14 @@ from budget.text import CJK_CLASS, is_cjk, normalise
 GRAM = 16
 WINDOW = 16
 
-_NEIGHBOURS = 8
+_NEIGHBOURS = 5
 """Texts that share a fingerprint are compared with this many of their neighbours by length, and with the longest: a
 footer that is on every page must not make all pages pairs."""
 
 _SPACE_BY_MARK = re.compile(r" (?:(?<=\W )|(?=\W))")
 _SPACE_BY_CJK = re.compile(rf" (?:(?<=[\W{CJK_CLASS}] )|(?=[\W{CJK_CLASS}]))")
+_WHOLE_NUMBER = re.compile(rb"(?<=[^\d])\d+(?=[^\d])")
+_SAMPLE = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _NONE = np.uint64(2**64 - 1)
 
@@ -37,6 +40,8 @@ class Comparable:
     key: bytes
     hashes: NDArray[np.uint64]
     offsets: Ints
+    numbers: Counter[bytes]
+    """Runs of digits, without those that the text's ends may have cut."""
 
 
 _compared: BoundedCache[Comparable] = BoundedCache(max_bytes=64 * 1024 * 1024)
@@ -47,7 +52,7 @@ def comparable(text: str) -> Comparable:
     found = _compared.get(text)
     if found is None:
         key = comparison_key(text)
-        found = Comparable(key, *_fingerprints(key))
+        found = Comparable(key, *_fingerprints(key), Counter(_WHOLE_NUMBER.findall(key)))
         _compared.put(text, found, 500 + 4 * len(text) + len(key) + 16 * len(found.hashes))
     return found
 
@@ -77,6 +82,17 @@ def similar_pairs(texts: Sequence[Comparable], min_share: float) -> list[tuple[i
     b, a = np.divmod(pairs, len(texts))
     found = counts >= min_share * np.minimum(sizes[a], sizes[b])
     return list(zip(a[found].tolist(), b[found].tolist(), strict=True))
+
+
+def likely_shift(a: Comparable, b: Comparable) -> int | None:
+    """How far behind the start of `a` the start of `b` stands, by most of a sample of fingerprints, then by all."""
+    step = max(len(b.hashes) // _SAMPLE, 1)
+    for hashes, offsets in ((b.hashes[::step], b.offsets[::step]), (b.hashes, b.offsets)):
+        places = np.minimum(np.searchsorted(a.hashes, hashes), len(a.hashes) - 1)
+        same = a.hashes[places] == hashes
+        if same.any():
+            return int(Counter((a.offsets[places[same]] - offsets[same]).tolist()).most_common(1)[0][0])
+    return None
 
 
 def anchors(a: Comparable, b: Comparable) -> list[tuple[int, int]]:
