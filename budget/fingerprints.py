@@ -27,6 +27,7 @@ _SPACE_BY_MARK = re.compile(r" (?:(?<=\W )|(?=\W))")
 _SPACE_BY_CJK = re.compile(rf" (?:(?<=[\W{CJK_CLASS}] )|(?=[\W{CJK_CLASS}]))")
 _WHOLE_NUMBER = re.compile(rb"(?<=[^\d])\d+(?=[^\d])")
 _SAMPLE = 16
+_ENOUGH_VOTES = 3
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _NONE = np.uint64(2**64 - 1)
 
@@ -85,14 +86,19 @@ def similar_pairs(texts: Sequence[Comparable], min_share: float) -> list[tuple[i
 
 
 def likely_shift(a: Comparable, b: Comparable) -> int | None:
-    """How far behind the start of `a` the start of `b` stands, by most of a sample of fingerprints, then by all."""
+    """How far behind the start of `a` the start of `b` stands, by most of a sample of fingerprints, else of all."""
     step = max(len(b.hashes) // _SAMPLE, 1)
-    for hashes, offsets in ((b.hashes[::step], b.offsets[::step]), (b.hashes, b.offsets)):
-        places = np.minimum(np.searchsorted(a.hashes, hashes), len(a.hashes) - 1)
-        same = a.hashes[places] == hashes
-        if same.any():
-            return int(Counter((a.offsets[places[same]] - offsets[same]).tolist()).most_common(1)[0][0])
-    return None
+    shift, votes = _commonest_shift(a, b.hashes[::step], b.offsets[::step])
+    if votes < _ENOUGH_VOTES and step > 1:
+        shift, votes = _commonest_shift(a, b.hashes, b.offsets)
+    return shift if votes else None
+
+
+def _commonest_shift(a: Comparable, hashes: NDArray[np.uint64], offsets: Ints) -> tuple[int, int]:
+    places = np.minimum(np.searchsorted(a.hashes, hashes), len(a.hashes) - 1)
+    same = a.hashes[places] == hashes
+    shifts: list[int] = (a.offsets[places[same]] - offsets[same]).tolist()
+    return Counter(shifts).most_common(1)[0] if shifts else (0, 0)
 
 
 def anchors(a: Comparable, b: Comparable) -> list[tuple[int, int]]:

@@ -149,7 +149,7 @@ _JOINED = frozenset("\u200d\ufe0e\ufe0f")
 def soft_cut(text: str, start: int, limit: int) -> int:
     """The best place in (start, limit] to cut: after a clause, else at white space, else between characters.
 
-    A clause counts in the last two thirds of the range, a space in its second half: a cut should not give the room away.
+    A clause counts in the last two thirds of the range, a space in its second half: a cut should not waste the room.
     A base character keeps its combining marks, joiners and variation selectors. Chinese, which has no spaces, is cut at
     its commas.
     """
