@@ -1,75 +1,24 @@
-"""Which sentences of which passages are worth their tokens: the most useful first, repetition counted once.
+"""Fits sentences of passages into a number of tokens: the most useful first, repetition counted once.
 
-A unit's worth is a power of its score for each of its tokens, so the most useful text per token goes in first. The
-order in which units would go in does not depend on the room; the room only says where it ends, and what is left is
-filled with later units that still fit. So a larger room never keeps what is worth less.
+The order in which units would go in does not depend on the room (`budget.worth`); the room only says where it ends, and
+what is left is filled with later units that still fit. So a larger room never keeps what is worth less.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from budget.bm25 import count_terms
-from budget.trim import Passage
+from budget.worth import Scored, Step, Units, density, steps
 
-Units = frozenset[int]
 Cost = Callable[[int, Units], int]
 """Exact tokens of a passage (by position) with some of its units."""
 
-_SHARPNESS = 2.5
-"""Exponent of scores: one token that surely helps is worth several that might. Chosen on English and Chinese questions
-by how often the answer stays at 10, 25 and 50 % of the tokens."""
-_LEAST_SCORE = 0.01
-"""So that of passages that say nothing on the question, the first go in, and whole."""
-_REPEATED = 0.05
-"""What is left of a unit's worth when another said all of it."""
 _FILL_TRIES = 48
 """Steps that did not fit, after which the last room is left empty."""
+_NEARLY_FULL = 64
+"""Tokens; a larger rest, which estimates left, is estimated once more."""
 _LEAST_ROOM = 4
 """Tokens; less than this holds no sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A passage, what a token of each unit is worth, and about what the units cost.
-
-    `allowed` are the units that may be kept, all that they need included; `content` those of them that are worth
-    something, the best first; `frame_tokens` the label and title.
-    """
-
-    passage: Passage
-    scores: Sequence[float]
-    unit_tokens: Sequence[float]
-    frame_tokens: float
-    allowed: Units
-    content: tuple[int, ...]
-
-    def limited_to(self, allowed: Units) -> "Scored":
-        """The same with fewer units that may be kept."""
-        return replace(self, allowed=allowed, content=tuple(u for u in self.content if u in allowed))
-
-    def closure(self, wanted: Sequence[int]) -> Units:
-        """Units and all that they need."""
-        if len(wanted) == 1:
-            return self.passage.closure(wanted[0]) & self.allowed
-        return frozenset().union(*map(self.passage.closure, wanted)) & self.allowed
-
-    def tokens(self, units: Units, old: Units) -> float:
-        """About what `units` cost beside `old`."""
-        return sum([self.unit_tokens[unit] for unit in units - old]) + (0 if old else self.frame_tokens)
-
-
-def scored(passage: Passage, scores: Sequence[float], whole_tokens: int, frame_tokens: int) -> Scored:
-    """Takes a unit's share of the characters for its share of the tokens; exact counts decide in the end."""
-    lengths = [unit.end - unit.start for unit in passage.units]
-    share = max(whole_tokens - frame_tokens, 1) / max(sum(lengths), 1)
-    worth = [0.0] * len(lengths)
-    for unit in passage.content:
-        worth[unit] = max(scores[unit], _LEAST_SCORE) ** _SHARPNESS
-    content = tuple(sorted(passage.content, key=lambda unit: -worth[unit]))
-    unit_tokens = [max(n * share, 0.1) for n in lengths]
-    return Scored(passage, worth, unit_tokens, frame_tokens, passage.everything, content)
 
 
 def fit(passages: Sequence[Scored], room: int, cost: Cost, *, diversity: float = 0.0) -> list[Units]:
@@ -85,22 +34,8 @@ def fit(passages: Sequence[Scored], room: int, cost: Cost, *, diversity: float =
     if sum(cost(i, units) for i, units in enumerate(everything) if units) <= room:
         return everything
     filling = _Filling(passages, room, cost)
-    filling.run(_steps(passages, diversity))
+    filling.run(steps(passages, diversity))
     return filling.kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The next units to take of one passage: `wanted` ones and what they need. The first pay best."""
-
-    density: float
-    index: int
-    wanted: tuple[int, ...]
-    units: Units = frozenset()
-    tokens: float = 0.0
-
-    def __lt__(self, other: "_Step") -> bool:
-        return (-self.density, self.index, self.wanted) < (-other.density, other.index, other.wanted)
 
 
 class _Filling:
@@ -113,22 +48,22 @@ class _Filling:
         self._tokens = [0] * len(passages)
         self._left = room
 
-    def run(self, steps: Iterator[_Step]) -> None:
-        taken, rest = self._estimate(steps)
-        for index in {step.index: None for step in taken}:
-            self._keep(index, self.kept[index])
-        while taken and self._left < 0:
-            last = taken.pop()
-            rest.insert(0, last)
-            self._keep(last.index, self.kept[last.index] - last.units)
-        self._fill(chain(rest, steps))
+    def run(self, steps: Iterator[Step]) -> None:
+        while True:
+            taken, rest = self._estimated(steps)
+            self._keep_all(taken)
+            undone = self._undone(taken)
+            steps = chain(undone, rest, steps)
+            if undone or not taken or self._left < _NEARLY_FULL:
+                break
+        self._fill(steps)
         for index, own in enumerate(self._passages):
             if self.kept[index] and self.kept[index].issuperset(own.content):
                 self._fits(index, own.allowed)
 
-    def _estimate(self, steps: Iterator[_Step]) -> tuple[list[_Step], list[_Step]]:
-        """The steps that the room holds by estimate, and the first that it does not."""
-        taken: list[_Step] = []
+    def _estimated(self, steps: Iterator[Step]) -> tuple[list[Step], list[Step]]:
+        """The steps that the room holds by estimate, now kept, and the first that it does not hold."""
+        taken: list[Step] = []
         left = float(self._left)
         for step in steps:
             left -= step.tokens
@@ -138,9 +73,23 @@ class _Filling:
             self.kept[step.index] |= step.units
         return taken, []
 
-    def _fill(self, steps: Iterator[_Step]) -> None:
+    def _undone(self, taken: list[Step]) -> list[Step]:
+        """The last steps, given up again where exact counts are over the room; in order."""
+        undone: list[Step] = []
+        while taken and (over := -self._left) > 0:
+            first = len(taken)
+            while first and over > 0:
+                first -= 1
+                over -= taken[first].tokens
+                self.kept[taken[first].index] -= taken[first].units
+            self._keep_all(taken[first:])
+            undone = taken[first:] + undone
+            del taken[first:]
+        return undone
+
+    def _fill(self, steps: Iterator[Step]) -> None:
         """Takes what still fits, in order; of the beginning of a passage that does not, single units."""
-        tries, parts, ahead = 0, list[_Step](), next(steps, None)
+        tries, parts, ahead = 0, list[Step](), next(steps, None)
         while self._left >= _LEAST_ROOM and tries < _FILL_TRIES and (parts or ahead):
             if ahead and not (parts and parts[0] < ahead):
                 step, ahead = ahead, next(steps, None)
@@ -148,13 +97,13 @@ class _Filling:
                 step = heapq.heappop(parts)
             own, old = self._passages[step.index], self.kept[step.index]
             units = own.closure(step.wanted)
-            if (density := _density(own, units, old)) < step.density:
-                heapq.heappush(parts, _Step(density, step.index, step.wanted))
+            if (now := density(own, units, old)) < step.density:
+                heapq.heappush(parts, Step(now, step.index, step.wanted))
             elif not self._fits(step.index, units):
                 tries += 1
                 for unit in step.wanted if len(step.wanted) > 1 else ():
-                    density = _density(own, own.closure((unit,)), old)
-                    heapq.heappush(parts, _Step(density, step.index, (unit,)))
+                    alone = density(own, own.closure((unit,)), old)
+                    heapq.heappush(parts, Step(alone, step.index, (unit,)))
 
     def _fits(self, index: int, units: Units) -> bool:
         """Keeps some units more if they fit; says whether they are in."""
@@ -166,93 +115,12 @@ class _Filling:
             self._keep(index, old)
         return self._left >= 0 and self.kept[index] is not old
 
+    def _keep_all(self, taken: Sequence[Step]) -> None:
+        for index in {step.index: None for step in taken}:
+            self._keep(index, self.kept[index])
+
     def _keep(self, index: int, units: Units) -> None:
         tokens = self._cost(index, units) if units else 0
         self.kept[index] = units
         self._left += self._tokens[index] - tokens
         self._tokens[index] = tokens
-
-
-def _steps(passages: Sequence[Scored], diversity: float) -> Iterator[_Step]:
-    """All units of all passages in falling order of worth per token, whatever the room.
-
-    A passage begins with those of its best units that together pay best for its label and title; then come single
-    units, each with all that it needs. As more is said, worth only falls, so each is looked at again when its turn
-    comes (lazy greedy: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions").
-    """
-    news = _News(passages, diversity)
-    taken: list[Units] = [frozenset()] * len(passages)
-    heap: list[tuple[float, int, tuple[int, ...]]] = []
-    for index, own in enumerate(passages):
-        if wanted := _opening(own):
-            heap.append((-_density(own, own.closure(wanted), frozenset()), index, wanted))
-    heapq.heapify(heap)
-    while heap:
-        density, index, wanted = heapq.heappop(heap)
-        own, old = passages[index], taken[index]
-        if old.issuperset(wanted):
-            continue
-        units = own.closure(wanted)
-        now = -_density(own, units, old, news.shares(index, units - old))
-        if heap and now > max(heap[0][0], density):
-            heapq.heappush(heap, (now, index, wanted))
-            continue
-        yield _Step(-now, index, wanted, units - old, own.tokens(units, old))
-        taken[index] |= units
-        news.say(index, units - old)
-        for unit in own.content if not old else ():
-            if unit not in units:
-                heapq.heappush(heap, (-_density(own, own.closure((unit,)), units), index, (unit,)))
-
-
-def _density(own: Scored, units: Units, old: Units, shares: Mapping[int, float] | None = None) -> float:
-    """Worth per token of some units beside `old`; `shares` says how much of each is news."""
-    new = units - old
-    if shares is None:
-        worth = sum([own.scores[u] * own.unit_tokens[u] for u in new])
-    else:
-        worth = sum([own.scores[u] * own.unit_tokens[u] * shares[u] for u in new])
-    return worth / max(own.tokens(new, old), 0.1)
-
-
-def _opening(own: Scored) -> tuple[int, ...]:
-    """The best units, as long as one more raises the worth per token, frame included."""
-    units: Units = frozenset()
-    worth, tokens, best = 0.0, own.frame_tokens, 0.0
-    for count, unit in enumerate(own.content):
-        new = own.closure((unit,)) - units
-        worth += sum([own.scores[u] * own.unit_tokens[u] for u in new])
-        tokens += sum([own.unit_tokens[u] for u in new])
-        if worth / tokens <= best:
-            return own.content[:count]
-        units, best = units | new, worth / tokens
-    return own.content
-
-
-class _News:
-    """How much of a unit was not said yet."""
-
-    def __init__(self, passages: Sequence[Scored], diversity: float) -> None:
-        self._passages = passages
-        self._diversity = diversity
-        self._said: set[str] = set()
-        self._units_said: set[frozenset[str]] = set()
-
-    def say(self, index: int, units: Units) -> None:
-        for unit in units:
-            own = self._terms_of(index, unit)
-            self._said |= own
-            self._units_said.add(own)
-
-    def shares(self, index: int, units: Units) -> dict[int, float]:
-        return {unit: self._share(self._terms_of(index, unit)) for unit in units}
-
-    def _share(self, own: frozenset[str]) -> float:
-        if own in self._units_said:
-            return _REPEATED
-        return 1 - self._diversity * len(own & self._said) / max(len(own), 1)
-
-    def _terms_of(self, index: int, unit: int) -> frozenset[str]:
-        passage = self._passages[index].passage
-        span = passage.units[unit]
-        return frozenset(count_terms(passage.candidate.text[span.start : span.end]).counts)

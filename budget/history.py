@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from budget.conversation import Conversation
-from budget.facts import Fact, find_facts, read_statement, supersede
+from budget.facts import Fact, find_facts, supersede
 from budget.small_talk import is_small_talk
+from budget.statements import read_statement
 from budget.types import Message, TurnClass
 from policies.schema import HistorySection
 

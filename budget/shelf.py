@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from budget.allocate import Scored, Units, fit, scored
+from budget.allocate import fit
 from budget.dedupe import Candidate
 from budget.passages import render
 from budget.ports import Ports
@@ -12,6 +12,7 @@ from budget.rank import Ranking, rank
 from budget.sentence_rank import sentence_scores
 from budget.trim import Passage, split
 from budget.types import DocumentReason, Message, PlanRequest
+from budget.worth import Scored, Units, scored
 
 
 @dataclass(frozen=True)

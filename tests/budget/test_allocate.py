@@ -3,10 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budget.allocate import fit, scored
+from budget.allocate import fit
 from budget.dedupe import Candidate
 from budget.trim import split
 from budget.windows import Piece
+from budget.worth import scored
 
 
 def candidate(index, text):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from budget.errors import ContextLengthExceeded, InvalidConversation
 from budget.plan import plan
 from budget.ports import Ports
+from budget.types import Segment
 from policies.schema import (
     ContextPolicy,
     Dedupe,
@@ -346,6 +347,33 @@ def test_timings_name_the_stages(ask, ports):
     timings = plan(ask(QUESTION, PASSAGES, limit=110), ports).timings_ms
     assert set(timings) == {"dedupe", "rank", "history", "trim", "assemble"}
     assert all(value >= 0 for value in timings.values())
+
+
+class Uneven:
+    """A renderer whose template costs depend on what stands beside: sums of parts are wrong for it."""
+
+    def __init__(self, renderer):
+        self.renderer = renderer
+
+    def render(self, messages, tools=()):
+        """More template text for each passage, and for a short conversation."""
+        found = []
+        for segment in self.renderer.render(messages, tools):
+            notes = "(a passage follows) " * (segment.section == "documents") + "(few) " * (len(messages) < 4)
+            found += [Segment(notes, True, "template")] if notes and not segment.control else []
+            found.append(segment)
+        return found
+
+
+@pytest.mark.parametrize("limit", range(90, 400, 31))
+def test_a_template_of_uneven_cost_stays_within_bounds(ask, counter, renderer, invariants, limit):
+    """Measured, and drafted again with less room."""
+    ports = Ports(counter, Uneven(renderer))
+    chat = [turn for n in range(4) for turn in (("user", f"Say {n} about the port?"), ("assistant", "Yes, it is old."))]
+    request = ask([*chat, *QUESTION[1:]], PASSAGES, limit=limit)
+    found = plan(request, ports)
+    invariants(request, found, ports)
+    assert found.report.tokens_after > 0.5 * limit
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
