@@ -86,19 +86,20 @@ def similar_pairs(texts: Sequence[Comparable], min_share: float) -> list[tuple[i
 
 
 def likely_shift(a: Comparable, b: Comparable) -> int | None:
-    """How far behind the start of `a` the start of `b` stands, by most of a sample of fingerprints, else of all."""
+    """How far behind the start of `a` the start of `b` stands: a sample of fingerprints votes, in doubt all do."""
     step = max(len(b.hashes) // _SAMPLE, 1)
-    shift, votes = _commonest_shift(a, b.hashes[::step], b.offsets[::step])
-    if votes < _ENOUGH_VOTES and step > 1:
-        shift, votes = _commonest_shift(a, b.hashes, b.offsets)
+    shift, votes, voters = _commonest_shift(a, b.hashes[::step], b.offsets[::step])
+    if step > 1 and (votes < _ENOUGH_VOTES or 2 * votes <= voters):
+        shift, votes, _ = _commonest_shift(a, b.hashes, b.offsets)
     return shift if votes else None
 
 
-def _commonest_shift(a: Comparable, hashes: NDArray[np.uint64], offsets: Ints) -> tuple[int, int]:
+def _commonest_shift(a: Comparable, hashes: NDArray[np.uint64], offsets: Ints) -> tuple[int, int, int]:
+    """The shift, the fingerprints that agree on it, and all that the two share."""
     places = np.minimum(np.searchsorted(a.hashes, hashes), len(a.hashes) - 1)
     same = a.hashes[places] == hashes
     shifts: list[int] = (a.offsets[places[same]] - offsets[same]).tolist()
-    return Counter(shifts).most_common(1)[0] if shifts else (0, 0)
+    return (*Counter(shifts).most_common(1)[0], len(shifts)) if shifts else (0, 0, 0)
 
 
 def anchors(a: Comparable, b: Comparable) -> list[tuple[int, int]]:
