@@ -6,12 +6,10 @@ whole sentences, punctuation and a few small words may be missing there.
 """
 
 import re
-from bisect import bisect_right
-from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from budget.align import Match, align
 from budget.fingerprints import Comparable, anchors, likely_shift
 from budget.text import CJK_CLASS
 
@@ -24,8 +22,7 @@ _SHORT_BYTES = 120
 """A text of one statement. Where one of these stops within a number or after a negation, that is its meaning; where a
 longer one does, it was cut there."""
 
-_MIN_RUN = 8
-"""Bytes that must agree for a run at the edges to count; those around a fingerprint always do."""
+_MIN_SENTENCE_BYTES = 16
 
 _TOKEN = re.compile(rf"\d+|[{CJK_CLASS}]|[^\W\d_{CJK_CLASS}]+|[%‰$€£¥₹<>=±°]")
 _SMALL_WORDS = frozenset(("a", "an", "the", "that", "which", "also", *"的了之也地得着"))
@@ -35,25 +32,6 @@ _NEGATED = tuple(
     for word in ("不", "未", "非", "无", "無", "没", "沒", "勿", "别", "別", "not ", "no ", "non-", "never ")
 )
 _WIDE_ENDS = tuple(mark.encode() for mark in ("。", "！", "？", "；"))
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A run of bytes that two texts share, as long as it can be."""
-
-    a: int
-    b: int
-    length: int
-
-    @property
-    def a_end(self) -> int:
-        """Offset behind it in the one."""
-        return self.a + self.length
-
-    @property
-    def b_end(self) -> int:
-        """Offset behind it in the other."""
-        return self.b + self.length
 
 
 def relation(a: Comparable, b: Comparable, min_share: float, *, merge: bool) -> tuple[Relation, int] | None:
@@ -104,41 +82,6 @@ def _cut_short(a: bytes, b: bytes, shift: int) -> bool:
     if re.search(rb"\d[.,]?\Z", before) and b[:1].isdigit():
         return True
     return (b[-1:].isdigit() and re.match(rb"[.,]?\d", after) is not None) or before.endswith(_NEGATED)
-
-
-def align(a: bytes, b: bytes, points: list[tuple[int, int]]) -> list[Match]:
-    """The runs that two texts share, in order in both, grown from their common fingerprints.
-
-    The shift between the texts that most fingerprints agree on comes first; others fill in around it.
-    """
-    votes = Counter(p - q for p, q in points)
-    matches: list[Match] = []
-    ranked = sorted(points, key=lambda point: (-votes[point[0] - point[1]], point[1]))
-    for p, q in [*ranked, (0, 0), (len(a), len(b))]:
-        at = bisect_right(matches, q, key=lambda match: match.b)
-        low_a, low_b = (matches[at - 1].a_end, matches[at - 1].b_end) if at else (0, 0)
-        high_a, high_b = (matches[at].a, matches[at].b) if at < len(matches) else (len(a), len(b))
-        if low_a <= p <= high_a and low_b <= q <= high_b:
-            ahead = _common_prefix(a[p:high_a], b[q:high_b])
-            behind = _common_suffix(a[low_a:p], b[low_b:q])
-            if ahead + behind >= _MIN_RUN:
-                matches.insert(at, Match(p - behind, q - behind, ahead + behind))
-    return matches
-
-
-def _common_prefix(a: bytes, b: bytes) -> int:
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _common_suffix(a: bytes, b: bytes) -> int:
-    return _common_prefix(a[::-1], b[::-1])
 
 
 def _compared(a: bytes, b: bytes, matches: list[Match], min_share: float) -> tuple[Relation, int] | None:
@@ -211,7 +154,7 @@ def _is_sentences(text: bytes, start: int, end: int) -> bool:
     while start > 0 and text[start - 1] == text[end - 1]:
         start, end = start - 1, end - 1
     while True:
-        if end - start >= 2 * _MIN_RUN and _ends_sentence(text, start) and _ends_sentence(text, end):
+        if end - start >= _MIN_SENTENCE_BYTES and _ends_sentence(text, start) and _ends_sentence(text, end):
             return True
         if end >= len(text) or text[start] != text[end]:
             return False

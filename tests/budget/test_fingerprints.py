@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from budget.align import align
 from budget.cache import BoundedCache
-from budget.copies import align
 from budget.fingerprints import GRAM, WINDOW, anchors, comparable, comparison_key, similar_pairs
 
 RUN = st.text("abcdefg 北京0", min_size=GRAM + WINDOW, max_size=80)
