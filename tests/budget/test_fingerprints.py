@@ -63,9 +63,9 @@ def test_near_linear_in_texts() -> None:
 
     def cpu_s(num: int) -> float:
         texts = [comparable(f"{n} " * 200 + "The usual footer of each page of this site. " * 3) for n in range(num)]
-        start = time.process_time()
+        start = time.thread_time()
         similar_pairs(texts, 0.08)
-        return time.process_time() - start
+        return time.thread_time() - start
 
     cpu_s(10)
     assert cpu_s(1000) < 40 * max(cpu_s(100), 0.002)
