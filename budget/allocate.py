@@ -76,8 +76,8 @@ class _Filling:
     def _undone(self, taken: list[Step]) -> list[Step]:
         """The last steps, given up again where exact counts are over the room; in order."""
         undone: list[Step] = []
-        while taken and (over := -self._left) > 0:
-            first = len(taken)
+        while taken and self._left < 0:
+            over, first = float(-self._left), len(taken)
             while first and over > 0:
                 first -= 1
                 over -= taken[first].tokens
