@@ -8,6 +8,7 @@ from budget.assemble import Layout, Measured
 from budget.bounds import read_bounds, require
 from budget.conversation import read_conversation
 from budget.dedupe import Candidate, dedupe
+from budget.extract import extract_documents
 from budget.history import History, Turns, read_turns
 from budget.job import Job
 from budget.passages import labels
@@ -35,7 +36,7 @@ def plan(request: PlanRequest, ports: Ports) -> Plan:
         ContextLengthExceeded: what must be kept does not fit.
         InvalidConversation: no messages, tool calls and results that do not match, or a template that refuses.
     """
-    request = _clean(request)
+    request = extract_documents(_clean(request))
     conversation = read_conversation(request.messages)
     names = dict(zip((d.index for d in request.documents), labels(request.documents), strict=True))
     job = Job(request, ports, conversation, read_bounds(request), names)
