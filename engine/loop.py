@@ -147,13 +147,21 @@ class EmbeddedEngine:
         self._end_streams()
 
     def _open(self, request: EngineRequest) -> _Stream:
-        if self._closed or self._death is not None or self._core is None:
-            raise EngineClosed(self._death or ("the engine is closed" if self._closed else "the engine is not started"))
+        if (reason := self._down()) is not None:
+            raise EngineClosed(reason)
         if request.request_id in self._streams:
             raise EngineError(f"request id {request.request_id!r} is still live; give every request its own id")
         stream = self._streams[request.request_id] = _Stream(request)
         self._send(partial(EngineCore.add, request=request, arrived=self._clock()))
         return stream
+
+    def _down(self) -> str | None:
+        """Why nothing is accepted; a broken core is known before its thread has ended."""
+        if self._death is not None:
+            return self._death
+        if self._closed:
+            return "the engine is closed"
+        return "the engine is not started" if self._core is None else self._core.broken
 
     def _send(self, command: Command) -> None:
         self._inbox.append(command)
