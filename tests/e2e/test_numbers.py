@@ -11,7 +11,7 @@ pytestmark = pytest.mark.model
 
 Record = dict[str, Any]
 MAX_PROMPT_TOKENS = 700
-SAMPLE = 8
+SAMPLE = 6
 
 
 def body_of(record: Record) -> dict[str, Any]:

