@@ -3,9 +3,9 @@
     python3 -m venv PEERS && PEERS/bin/pip install torch langchain-classic langchain-community llama-index-core \
         sentence-transformers
 
-JSON on standard input: `{"minilm": folder, "ratios": [..], "records": [{"question", "texts": [..]}]}`; on standard
-output `{"versions", "texts": {method: [[texts by rank, for each ratio], for each record]}}`. Both embed with
-all-MiniLM-L6-v2.
+JSON on standard input: `{"minilm": folder, "ratios": [..], "records": [{"question", "texts": [..], "vectors": [..]}]}`,
+where the vectors are those of the question and the texts; on standard output `{"versions", "texts": {method: [[texts by
+rank, for each ratio], for each record]}}`. Both embed with all-MiniLM-L6-v2.
 """
 
 import json
@@ -31,7 +31,6 @@ from sentence_transformers import SentenceTransformer
 PACKAGES = ("langchain-classic", "langchain-community", "langchain-text-splitters", "llama-index-core")
 SEPARATORS = ["\n\n", "\n", "。", "！", "？", ". ", "! ", "? ", "；", "，", " ", ""]
 PIECE_CHARS = 300
-BATCH = 10
 _CJK = re.compile("[\u3400-\u9fff]")
 _CJK_SENTENCE = re.compile("[^。！？；!?]+[。！？；!?]*[」』”’）]*")
 
@@ -42,6 +41,10 @@ class MiniLM(Embeddings):
     def __init__(self, folder: str) -> None:
         self._model = SentenceTransformer(folder, device="cpu")
         self._known: dict[str, list[float]] = {}
+
+    def learn(self, texts: list[str], vectors: list[list[float]]) -> None:
+        """Takes over vectors that the same model has made."""
+        self._known.update(zip(texts, vectors, strict=True))
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Vectors of unit length, in order."""
@@ -79,9 +82,10 @@ def main() -> None:
     minilm = MiniLM(job["minilm"])
     llama = LlamaMiniLM(inner=minilm)
     found: dict[str, list[list[list[str]]]] = {}
-    for number, record in enumerate(job["records"]):
-        if number % BATCH == 0:
-            minilm.embed_documents(list(everything(job["records"][number : number + BATCH])))
+    for record in job["records"]:
+        minilm.learn([record["question"], *record["texts"]], record["vectors"])
+    minilm.embed_documents([piece for record in job["records"] for piece in pieces(record["texts"])])
+    for record in job["records"]:
         question, texts = record["question"], record["texts"]
         by_rank = ranked(minilm, question, texts)
         for name, answer in (
@@ -91,18 +95,14 @@ def main() -> None:
             ("LlamaIndex optimizer, joined", [joined(llama, question, by_rank, ratio) for ratio in job["ratios"]]),
         ):
             found.setdefault(name, []).append(answer)
-        if number % BATCH == BATCH - 1:
-            print(f"      peers: {number + 1} of {len(job['records'])} records", file=sys.stderr, flush=True)
     json.dump({"versions": {name: version(name) for name in PACKAGES}, "texts": found}, sys.stdout)
 
 
-def everything(records: list[dict[str, Any]]) -> Iterator[str]:
-    """All that will be embedded of some records: together it takes much less time."""
-    for record in records:
-        yield from (record["question"], *record["texts"])
-        for text in record["texts"]:
-            yield from cut(text)
-            yield from splitter().split_text(text)
+def pieces(texts: list[str]) -> Iterator[str]:
+    """All that will be embedded of some texts: together it takes much less time."""
+    for text in texts:
+        yield from cut(text)
+        yield from splitter().split_text(text)
 
 
 def ranked(minilm: MiniLM, question: str, texts: list[str]) -> list[str]:

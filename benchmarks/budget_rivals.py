@@ -23,6 +23,9 @@ from engine.tokenizer import ModelTokenizer
 
 PEERS = Path(__file__).with_name("budget_peers.py")
 _RUN = re.compile("[\u3400-\u9fff]+|[^\\W\u3400-\u9fff]+")
+_BATCH = 25
+_SHORT = 50
+"""Records of a set that is always read whole."""
 _RRF_K = 60
 """Cormack, Clarke and Büttcher 2009."""
 
@@ -54,18 +57,19 @@ class Rivals:
         counter: counts tokens.
         scratch: folder for vectors and the other interpreter's answers.
         python: the interpreter with LangChain and LlamaIndex; None skips them.
+        every: those two read every record of a short set, and of a long one every Nth.
     """
 
-    def __init__(self, counter: ModelTokenizer, scratch: Path, python: Path | None) -> None:
+    def __init__(self, counter: ModelTokenizer, scratch: Path, python: Path | None, every: int = 1) -> None:
         self.versions = {"sentence-transformers (all-MiniLM-L6-v2)": version("sentence-transformers")}
-        self._counter, self._scratch, self._python = counter, scratch, python
+        self._counter, self._scratch, self._python, self._every = counter, scratch, python, every
         self._minilm = Remembered("minilm", self._encode, scratch / "vectors.sqlite3")
         self._model: Any = None
         if python is None:
             print("SKIPPED: LangChain and LlamaIndex; name their interpreter with --peers-python", flush=True)
             self.versions["LangChain, LlamaIndex"] = "not run"
 
-    def ranked_passages(self, name: str, rows: Sequence[Record]) -> dict[str, list[list[int]]]:
+    def ranked_passages(self, rows: Sequence[Record]) -> dict[str, list[list[int]]]:
         """Positions by rank, by method and record: what ranking whole passages by the question alone gives."""
         found: dict[str, list[list[int]]] = {"BM25": [], "MiniLM": [], "RRF": []}
         for row in rows:
@@ -78,35 +82,48 @@ class Rivals:
             found["RRF"].append(fused(lexical, meaning))
         return found
 
-    def ranked(
-        self, name: str, rows: Sequence[Record], ratios: Sequence[float]
-    ) -> dict[str, list[dict[int, list[str]]]]:
-        """Texts by rank, by method, record and position of the ratio."""
-        found: dict[str, list[dict[int, list[str]]]] = {}
-        every = range(len(ratios))
-        orders = {"top": [list(range(len(row["passages"]))) for row in rows], **self.ranked_passages(name, rows)}
+    def ranked(self, rows: Sequence[Record], ratios: Sequence[float]) -> dict[str, dict[int, list[list[str]]]]:
+        """Texts by rank for each ratio, by method and position of the record."""
+        orders = {"top": [list(range(len(row["passages"]))) for row in rows], **self.ranked_passages(rows)}
+        found: dict[str, dict[int, list[list[str]]]] = {}
         for method, order in orders.items():
             texts = [[passage_text(row["passages"][i]) for i in own] for row, own in zip(rows, order, strict=True)]
-            found[method] = [dict.fromkeys(every, own) for own in texts]
+            found[method] = {n: [own] * len(ratios) for n, own in enumerate(texts)}
         if self._python is not None:
-            for method, answers in self._others(name, rows, ratios).items():
-                found[method] = [dict(enumerate(own)) for own in answers]
+            read = range(0, len(rows), self._every if len(rows) > _SHORT else 1)
+            for method, answers in self._others([rows[n] for n in read], ratios).items():
+                found[method] = dict(zip(read, answers, strict=True))
         return found
 
-    def _others(self, name: str, rows: Sequence[Record], ratios: Sequence[float]) -> dict[str, list[list[list[str]]]]:
-        """The other interpreter's answers, from the scratch folder if it was asked the same before."""
-        asked = [{"question": row["question"], "texts": [passage_text(p) for p in row["passages"]]} for row in rows]
+    def _others(self, rows: Sequence[Record], ratios: Sequence[float]) -> dict[str, list[list[list[str]]]]:
+        """The other interpreter's answers by method and record; each record is asked once, and kept in the scratch."""
+        files = [self._scratch / f"peers-{self._key(row, ratios)}.json" for row in rows]
+        missing = [(row, file) for row, file in zip(rows, files, strict=True) if not file.is_file()]
+        for at in range(0, len(missing), _BATCH):
+            print(f"      other interpreter: {at} of {len(missing)} records", flush=True)
+            self._ask(missing[at : at + _BATCH], ratios)
+        answers = [json.loads(file.read_text("utf-8")) for file in files]
+        self.versions |= answers[0]["versions"]
+        return {method: [answer["texts"][method] for answer in answers] for method in answers[0]["texts"]}
+
+    def _key(self, row: Record, ratios: Sequence[float]) -> str:
+        asked = [PEERS.read_text("utf-8"), list(ratios), row["question"], *map(passage_text, row["passages"])]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:24]
+
+    def _ask(self, batch: Sequence[tuple[Record, Path]], ratios: Sequence[float]) -> None:
+        asked = []
+        for row, _ in batch:
+            texts = [passage_text(p) for p in row["passages"]]
+            vectors = self._minilm.embed([row["question"], *texts]).tolist()
+            asked.append({"question": row["question"], "texts": texts, "vectors": vectors})
         job = json.dumps({"minilm": minilm_path(), "ratios": ratios, "records": asked})
-        key = hashlib.sha256(job.encode() + PEERS.read_bytes()).hexdigest()[:16]
-        file = self._scratch / f"peers-{name}-{key}.json"
-        if not file.is_file():
-            done = subprocess.run([str(self._python), str(PEERS)], input=job, stdout=subprocess.PIPE, text=True)
-            if done.returncode:
-                raise SystemExit(f"{self._python} {PEERS} failed with exit status {done.returncode}")
-            file.write_text(done.stdout, encoding="utf-8")
-        answer = json.loads(file.read_text("utf-8"))
-        self.versions |= answer["versions"]
-        return answer["texts"]
+        done = subprocess.run([str(self._python), str(PEERS)], input=job, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise SystemExit(f"{self._python} {PEERS} failed with exit status {done.returncode}")
+        answer = json.loads(done.stdout)
+        for n, (_, file) in enumerate(batch):
+            texts = {method: own[n] for method, own in answer["texts"].items()}
+            file.write_text(json.dumps({"versions": answer["versions"], "texts": texts}), encoding="utf-8")
 
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
         if self._model is None:
