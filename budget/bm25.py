@@ -38,6 +38,10 @@ def idf(num_docs: int, num_matching: int) -> float:
     return math.log(1.0 + (num_docs - num_matching + 0.5) / (num_matching + 0.5))
 
 
+Postings = Sequence[tuple[int, int]]
+"""(position of a document, how often it holds the term), in order."""
+
+
 def bm25(query: Mapping[str, float], documents: Sequence[TermCounts]) -> list[float]:
     """One score in 0..1 a document: its BM25 over what a document of endless repetition would get.
 
@@ -45,16 +49,31 @@ def bm25(query: Mapping[str, float], documents: Sequence[TermCounts]) -> list[fl
         query: weight of each query term, 0 or more.
         documents: the texts to compare; they are the collection too.
     """
-    matches = [sorted(query.keys() & d.counts.keys()) for d in documents]
-    matching = Counter(t for found in matches for t in found)
-    weights = {t: w * idf(len(documents), matching[t]) for t, w in query.items()}
+    postings: dict[str, Postings] = {
+        term: [(at, d.counts[term]) for at, d in enumerate(documents) if term in d.counts] for term in query
+    }
+    return bm25_postings(query, postings, [d.num_terms for d in documents])
+
+
+def bm25_postings(
+    query: Mapping[str, float], postings: Mapping[str, Postings], num_terms: Sequence[int]
+) -> list[float]:
+    """The same over an inverted index.
+
+    Args:
+        query: weight of each query term, 0 or more.
+        postings: by query term.
+        num_terms: by document.
+    """
+    weights = {t: w * idf(len(num_terms), len(postings.get(t, ()))) for t, w in query.items()}
     best = sum(weights.values()) * (K1 + 1)
-    if not best or not documents:
-        return [0.0] * len(documents)
-    mean = sum(d.num_terms for d in documents) / len(documents) or 1.0
-    scores = []
-    for document, found in zip(documents, matches, strict=True):
-        norm = K1 * (1 - B + B * document.num_terms / mean)
-        total = sum(weights[t] * tf / (tf + norm) for t, tf in ((t, document.counts[t]) for t in found))
-        scores.append(total * (K1 + 1) / best)
-    return scores
+    scores = [0.0] * len(num_terms)
+    if not best or not scores:
+        return scores
+    mean = sum(num_terms) / len(num_terms) or 1.0
+    for term in sorted(query):
+        weight = weights[term]
+        for at, tf in postings.get(term, ()):
+            norm = K1 * (1 - B + B * num_terms[at] / mean)
+            scores[at] += weight * tf / (tf + norm)
+    return [total * (K1 + 1) / best for total in scores]

@@ -44,12 +44,25 @@ _ASKS_PLACE = re.compile(
     re.IGNORECASE,
 )
 
-_KINDS = ((_ASKS_DATE, _DATE), (_ASKS_NUMBER, _NUMBER), (_ASKS_NAME, _NAME), (_ASKS_PLACE, _PLACE))
+
+def _holds(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda sentence: pattern.search(sentence) is not None
+
+
+_KINDS = tuple(
+    (asks, _holds(pattern))
+    for asks, pattern in (
+        (_ASKS_DATE, _DATE),
+        (_ASKS_NUMBER, _NUMBER),
+        (_ASKS_NAME, _NAME),
+        (_ASKS_PLACE, _PLACE),
+    )
+)
 
 
 def answer_cue(question: str) -> Callable[[str], bool] | None:
-    """A test for sentences that hold the kind of thing asked for; None where the question does not say."""
+    """A test for sentences that hold the kind of thing asked for, one object a kind; None where none is asked for."""
     for asks, holds in _KINDS:
         if asks.search(question):
-            return lambda sentence: holds.search(sentence) is not None
+            return holds
     return None

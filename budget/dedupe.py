@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from budget.cache import BoundedCache
 from budget.near import without_copies
 from budget.paraphrase import paraphrases
 from budget.ports import Embedder
@@ -67,20 +68,34 @@ def dedupe(
         history: texts of turns that the prompt will hold whole. A passage that is in one is dropped.
         embedder: for the semantic tier; None, or one that fails, leaves it out.
     """
-    dropped: Dropped = {}
-    left = without_blank(documents, dropped)
-    if policy.exact:
-        left = without_same(left, dropped)
-    overlaps: list[tuple[int, int, int]] = []
-    if policy.near is not None or policy.merge_overlaps:
-        left, overlaps = without_copies(left, history, policy, dropped)
-    passages = _merged(left, overlaps, dropped)
+    passages, dropped = _without_copies(documents, policy, history)
     if policy.semantic is not None and embedder is not None:
         passages = _without_paraphrases(passages, policy.semantic, embedder, dropped)
     resolved = {index: (reason, _last(of, dropped)) for index, (reason, of) in sorted(dropped.items())}
     scores = _best_scores(documents, resolved)
     found = [Candidate(d.index, text, pieces, scores.get(d.index), d.pinned) for d, text, pieces in passages]
     return Deduped(sorted(found, key=lambda c: c.index), resolved)
+
+
+_known: BoundedCache[tuple[list[_Passage], Dropped]] = BoundedCache(max_bytes=32 * 1024 * 1024)
+"""By documents, policy and history, what the tiers that need no embedder leave and drop."""
+
+
+def _without_copies(
+    documents: Sequence[Document], policy: Dedupe, history: Sequence[str]
+) -> tuple[list[_Passage], Dropped]:
+    key = tuple(documents), policy, tuple(history)
+    if (found := _known.get(key)) is None:
+        dropped: Dropped = {}
+        left = without_blank(documents, dropped)
+        if policy.exact:
+            left = without_same(left, dropped)
+        overlaps: list[tuple[int, int, int]] = []
+        if policy.near is not None or policy.merge_overlaps:
+            left, overlaps = without_copies(left, history, policy, dropped)
+        found = _merged(left, overlaps, dropped), dropped
+        _known.put(key, found, 4000 + sum(1000 + 4 * len(d.text) for d in documents) + 4 * sum(map(len, history)))
+    return list(found[0]), dict(found[1])
 
 
 def _last(of: int | None, dropped: Dropped) -> int | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from budget.cache import BoundedCache
 from budget.conversation import Conversation
 from budget.facts import Fact, find_facts, supersede
 from budget.small_talk import is_small_talk
@@ -19,6 +20,8 @@ from policies.schema import HistorySection
 _ASKS = re.compile(r"[?？]|[吗么](?:\W|$)|还是|是否|要不要|好不好")
 _OFFERS = re.compile(r"\bfound\b|\bthere (?:is|are) \d", re.IGNORECASE)
 
+
+_classes: BoundedCache[TurnClass] = BoundedCache(max_bytes=8 * 1024 * 1024)
 
 _FACTS_SHARE = 0.75
 """Of the room, up to which whole turns give way to facts that bind or inform."""
@@ -58,6 +61,15 @@ def classify(message: Message, previous: Message | None = None) -> TurnClass:
         return "pinned"
     if message.role == "tool" or message.tool_calls:
         return "tool"
+    key = message.role, message.content, previous and previous.content
+    found = _classes.get(key)
+    if found is None:
+        found = _spoken_class(message, previous)
+        _classes.put(key, found, 300 + 4 * len(message.content) + 4 * len(previous.content if previous else ""))
+    return found
+
+
+def _spoken_class(message: Message, previous: Message | None) -> TurnClass:
     if is_small_talk(message.content, answers=previous is not None and _asks(previous.content)):
         return "context" if previous is not None and _OFFERS.search(previous.content) else "small_talk"
     return "fact" if message.role == "user" and read_statement(message.content).gives else "context"

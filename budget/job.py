@@ -9,11 +9,15 @@ from itertools import chain
 
 from budget.assemble import Layout, Measured, Placed, lay_out, measure
 from budget.bounds import Bounds
+from budget.cache import BoundedCache
 from budget.conversation import Conversation
 from budget.passages import render
 from budget.ports import Ports
 from budget.tokens import SegmentEncoder
 from budget.types import PlanRequest, Segment
+
+_measured: BoundedCache[tuple[Measured, Ports]] = BoundedCache(max_bytes=64 * 1024 * 1024)
+"""Prompts that were rendered before; the ports stand there so that their ids stay theirs."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,15 @@ class Job:
     def measure(self, layout: Layout) -> Measured:
         """Renders and counts a layout."""
         laid = lay_out(self.request, self.conversation, layout, self.ports)
-        return measure(laid, self.request, self.ports, self._encoder)
+        if self.request.tools or any(one.message.tool_calls for one in laid):  # no part of a key
+            return measure(laid, self.request, self.ports, self._encoder)
+        key = tuple(laid), id(self.ports.renderer), id(self.ports.counter)
+        found = _measured.get(key)
+        if found is None:
+            found = measure(laid, self.request, self.ports, self._encoder), self.ports
+            size = sum(500 + 8 * len(part.text) for one in laid for part in one.message.parts)
+            _measured.put(key, found, 2000 + size)
+        return found[0]
 
     def ids(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         """The token ids of segments, end to end."""

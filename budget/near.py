@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from budget.boilerplate import body
+from budget.cache import BoundedCache
 from budget.copies import relation
 from budget.fingerprints import Comparable, comparable, similar_pairs
 from budget.same import Dropped, may_be_same
@@ -12,6 +13,9 @@ from policies.schema import Dedupe
 
 _MIN_SHARED_FINGERPRINTS = 0.08
 """Of the text that has fewer. Below it two texts share a phrase, not a passage."""
+
+_bodies: BoundedCache[Comparable] = BoundedCache(max_bytes=32 * 1024 * 1024)
+"""By whole text, its body as it is compared."""
 
 
 def without_copies(
@@ -49,8 +53,12 @@ class _Entry:
     compared: Comparable = field(init=False)
 
     def __post_init__(self) -> None:
-        start, end = body(self.text)
-        self.compared = comparable(self.text[start:end])
+        found = _bodies.get(self.text)
+        if found is None:
+            start, end = body(self.text)
+            found = comparable(self.text[start:end])
+            _bodies.put(self.text, found, 500 + 4 * len(self.text) + len(found.key) + 16 * len(found.hashes))
+        self.compared = found
 
     def rank(self) -> tuple[int, bool, bool, int, int]:
         """Longest first; of equals the history, the pinned, the one with the least around it, the first."""

@@ -8,9 +8,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from budget.cache import BoundedCache
 from budget.embed import embed_checked
+from budget.index import headed
 from budget.ports import Embedder, ScorerUnavailable
-from budget.relevance import MAX_EMBEDDED_BYTES, MAX_PASSAGE_BYTES, headed
+from budget.relevance import MAX_EMBEDDED_BYTES, MAX_PASSAGE_BYTES
 from budget.sentences import sentences
 from budget.text import terms
 
@@ -18,6 +20,9 @@ _T = TypeVar("_T")
 
 _LOOK_ALIKE = 0.5
 """Share of common terms from which two sentences are compared by their words: a model hardly sees one changed name."""
+
+_known: BoundedCache[tuple[list[tuple[int, int]], Embedder]] = BoundedCache(max_bytes=32 * 1024 * 1024)
+"""Pairs by texts and embedder, which stands there so that its id stays its own."""
 
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
 _NAME = re.compile(r"(?<=[^\W\d_A-Z] )[A-Z]\w+|(?<=[,;:] )[A-Z]\w+|\b[A-Z]{2,}\b|\b[A-Z]\w*\d\w*")
@@ -40,10 +45,15 @@ def paraphrases(
         threshold: cosine from which two sentences may say the same.
         embedder: what makes the vectors.
     """
-    try:
-        pairs = _pairs(texts, titles, threshold, embedder)
-    except ScorerUnavailable:
-        return {}
+    key = tuple(texts), tuple(titles), threshold, id(embedder)
+    known = _known.get(key)
+    if known is None:
+        try:
+            known = _pairs(texts, titles, threshold, embedder), embedder
+        except ScorerUnavailable:
+            return {}
+        _known.put(key, known, 2000 + sum(200 + 4 * len(text) for text in texts))
+    pairs, _ = known
     found: dict[int, int] = {}
     for copy, original in pairs:
         mutual = (original, copy) in pairs

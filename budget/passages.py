@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from budget.types import Document
@@ -37,10 +38,16 @@ def labels(documents: Sequence[Document]) -> list[str]:
 
 def render(template: str, label: str, title: str, text: str) -> str:
     """The template filled in, once: braces within a passage stay as they are. A missing title leaves no gap."""
-    if not title:
-        template = _EMPTY_TITLE.sub("", template)
     values = {"id": label, "title": title, "text": text}
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+    literals, names = _parts(template, bool(title))
+    return literals[0] + "".join([values[name] + literal for name, literal in zip(names, literals[1:], strict=True)])
+
+
+@lru_cache(maxsize=256)
+def _parts(template: str, has_title: bool) -> tuple[list[str], list[str]]:
+    """The literals around the placeholders, and the placeholders' names."""
+    pieces = _PLACEHOLDER.split(template if has_title else _EMPTY_TITLE.sub("", template))
+    return pieces[::2], pieces[1::2]
 
 
 def attach(texts: Sequence[tuple[str, str]], side: Literal["leading", "trailing"]) -> list[str]:

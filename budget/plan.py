@@ -99,8 +99,13 @@ def _finished(job: Job, decisions: Decisions, before: Measured, after: Measured)
 def _clean(request: PlanRequest) -> PlanRequest:
     """The request with U+FFFD for each lone surrogate, which no tokenizer takes; offsets stay."""
 
+    texts = [m.content for m in request.messages]
+    texts += [text for d in request.documents for text in (d.text, d.title, d.id) if text]
+    if all(text.isascii() or not _SURROGATE.search(text) for text in texts):
+        return request
+
     def clean(text: str) -> str:
-        return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+        return _SURROGATE.sub("\ufffd", text)
 
     messages = [replace(m, content=clean(m.content)) for m in request.messages]
     documents = [

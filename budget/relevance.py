@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from budget.bm25 import bm25, count_terms
+from budget.bm25 import bm25, bm25_postings
 from budget.embed import embed_checked, relatedness
+from budget.index import Indexed, indexed
 from budget.ports import Embedder, ScorerUnavailable
 from budget.query import Query, resolve
 from budget.sentences import Span
@@ -68,52 +70,52 @@ def gather(
     """Weighs every sentence; the second value says why meaning is left out, where it is."""
     query = resolve(question, context)
     titles = titles or [None] * len(texts)
-    sentences = [
-        [headed(title, text[s.start : s.end]) for s in own]
-        for text, title, own in zip(texts, titles, spans, strict=True)
-    ]
-    starts = [0, *np.cumsum([len(own) for own in sentences]).tolist()]
-    passages = [count_terms(headed(title, text)) for text, title in zip(texts, titles, strict=True)]
-    lexical = np.array(bm25(query.weights, [count_terms(s) for own in sentences for s in own]))
-    evidence = Evidence(starts, np.array(bm25(query.weights, passages)), lexical, None, None)
+    passages = [indexed(text, title, own) for text, title, own in zip(texts, titles, spans, strict=True)]
+    starts = [0, *accumulate(len(own.sentences) for own in passages)]
+    lexical = np.array(_sentences_bm25(query, passages, starts))
+    evidence = Evidence(starts, np.array(bm25(query.weights, [p.whole for p in passages])), lexical, None, None)
     if lexical_only or not texts:
         return evidence, None
     if embedder is None:
         return evidence, "no embedder is configured"
     try:
-        related, vectors = _meanings(query, evidence, sentences, embedder)
+        related, vectors = _meanings(query, evidence, passages, embedder)
     except ScorerUnavailable as error:
         return evidence, str(error)
     return replace(evidence, related=related, vectors=vectors), None
 
 
-def headed(title: str | None, text: str) -> str:
-    """A sentence under its passage's title, which says what "it" and "she" are."""
-    return f"{title}: {text}" if title else text
+def _sentences_bm25(query: Query, passages: Sequence[Indexed], starts: Sequence[int]) -> list[float]:
+    """BM25 by sentence, over the sentences of all passages."""
+    postings: dict[str, list[tuple[int, int]]] = {term: [] for term in query.weights}
+    for own, start in zip(passages, starts, strict=False):
+        for term in query.weights.keys() & own.postings.keys():
+            postings[term] += [(start + at, count) for at, count in own.postings[term]]
+    return bm25_postings(query.weights, postings, [n for own in passages for n in own.num_terms])
 
 
 def _meanings(
-    query: Query, evidence: Evidence, sentences: list[list[str]], embedder: Embedder
+    query: Query, evidence: Evidence, passages: Sequence[Indexed], embedder: Embedder
 ) -> tuple[Array, NDArray[np.float32]]:
     """Relatedness by sentence and the mean vector by passage, of what may be embedded."""
     wanted = np.mean([embed_checked(embedder, [t])[0] for t in query.embedded], axis=0)
     cosines = np.full(len(evidence.lexical), -1.0, dtype=np.float32)
-    vectors = np.zeros((len(sentences), len(wanted)), dtype=np.float32)
-    for passage, chosen in _embedded(evidence, sentences):
-        own = embed_checked(embedder, [sentences[passage][i] for i in chosen])
+    vectors = np.zeros((len(passages), len(wanted)), dtype=np.float32)
+    for passage, chosen in _embedded(evidence, passages):
+        own = embed_checked(embedder, [passages[passage].headed[i] for i in chosen])
         cosines[[evidence.starts[passage] + i for i in chosen]] = own @ wanted
         mean = own.mean(axis=0)
         vectors[passage] = mean / max(float(np.linalg.norm(mean)), 1e-12)
     return np.asarray(relatedness(embedder, cosines), dtype=np.float64), vectors
 
 
-def _embedded(evidence: Evidence, sentences: list[list[str]]) -> list[tuple[int, list[int]]]:
+def _embedded(evidence: Evidence, passages: Sequence[Indexed]) -> list[tuple[int, list[int]]]:
     """Which sentences of which passages to embed, within the bounds; the first passage always."""
     chosen: list[tuple[int, list[int]]] = []
     left = MAX_EMBEDDED_BYTES
     strength = np.round(evidence.passage_lexical + evidence.best(evidence.lexical), 6)
     for passage in np.argsort(-strength, kind="stable").tolist():
-        picked, size = _best_sentences(evidence, sentences[passage], evidence.starts[passage])
+        picked, size = _best_sentences(evidence, passages[passage].num_bytes, evidence.starts[passage])
         if chosen and size > left:
             continue
         if picked:
@@ -122,15 +124,14 @@ def _embedded(evidence: Evidence, sentences: list[list[str]]) -> list[tuple[int,
     return chosen
 
 
-def _best_sentences(evidence: Evidence, own: list[str], start: int) -> tuple[list[int], int]:
+def _best_sentences(evidence: Evidence, sizes: Sequence[int], start: int) -> tuple[list[int], int]:
     """Positions within one passage, in text order, and their bytes: all, or the lexically best that fit."""
-    sizes = [len(s.encode("utf-8", "surrogatepass")) for s in own]
     total = sum(sizes)
     if total <= MAX_PASSAGE_BYTES:
-        return list(range(len(own))), total
+        return list(range(len(sizes))), total
     picked: list[int] = []
     total = 0
-    for i in sorted(range(len(own)), key=lambda i: (-round(evidence.lexical[start + i], 6), i)):
+    for i in sorted(range(len(sizes)), key=lambda i: (-round(evidence.lexical[start + i], 6), i)):
         if total + sizes[i] <= MAX_PASSAGE_BYTES or not picked:
             picked.append(i)
             total += sizes[i]

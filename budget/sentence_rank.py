@@ -1,11 +1,12 @@
 """How useful each sentence is for the question: what the trimmer chooses by."""
 
-import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from budget.cues import answer_cue
+from budget.index import indexed
 from budget.ports import Embedder
 from budget.relevance import LEXICAL, RELATED, SCORE_DIGITS, gather
 from budget.sentences import Span
@@ -46,22 +47,14 @@ def sentence_scores(
     evidence, _ = gather(query, texts, spans, titles=titles, embedder=embedder, context=context)
     related = evidence.related if evidence.related is not None else np.zeros_like(evidence.lexical)
     cue = answer_cue(query)
-    found: list[list[float]] = []
-    for i, own in enumerate(spans):
-        values = []
-        for k, span in enumerate(own):
-            flat = evidence.starts[i] + k
-            sentence = texts[i][span.start : span.end]
-            held = _CUE * (0.5 if cue is None else float(cue(sentence)))
-            opens = _OPENING if k == 0 else 0.0
-            length = _LENGTH * _length_share(sentence)
-            weighed = LEXICAL * evidence.lexical[flat] + RELATED * related[flat] + _PASSAGE * passage_scores[i]
-            values.append(round(float(weighed + held + opens + length) / _TOTAL, SCORE_DIGITS))
-        found.append(values)
-    return found
-
-
-def _length_share(sentence: str) -> float:
-    """0 for a dozen letters, 1 from some 300 on, by the logarithm of UTF-8 bytes."""
-    size = len(sentence.encode("utf-8", "surrogatepass"))
-    return min(max(math.log(max(size, 1) / 30) / 2.5, 0.0), 1.0)
+    own = [indexed(*one) for one in zip(texts, titles or [None] * len(texts), spans, strict=True)]
+    starts = evidence.starts
+    held = [0.5 if cue is None else float(holds) for one in own for holds in (one.cued(cue) if cue else one.sentences)]
+    opens = np.zeros_like(evidence.lexical)
+    opens[[start for start, end in pairwise(starts) if end > start]] = _OPENING
+    lengths = np.array([share for one in own for share in one.length_shares])
+    passages = _PASSAGE * np.repeat(np.asarray(passage_scores, dtype=np.float64), np.diff(starts))
+    weighed = LEXICAL * evidence.lexical + RELATED * related + passages
+    total = (weighed + _CUE * np.array(held) + opens + _LENGTH * lengths) / _TOTAL
+    values = [round(value, SCORE_DIGITS) for value in total.tolist()]
+    return [values[start:end] for start, end in pairwise(starts)]

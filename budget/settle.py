@@ -165,6 +165,6 @@ def _positioned(chosen: Sequence[Chosen], order: Sequence[int], ranked: Sequence
     position = {n: at for at, n in enumerate(order)}
     home = {n: at for at, n in enumerate(ranked)}
     return [
-        replace(one, position=position.get(n), moved=position[n] - home[n] if n in home else 0)
+        replace(one, position=position[n], moved=position[n] - home.get(n, position[n])) if n in position else one
         for n, one in enumerate(chosen)
     ]

@@ -1,10 +1,11 @@
 """The passages of one request, ranked and in units, ready to be fitted into whatever room there is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from budget.allocate import fit
+from budget.cache import BoundedCache
 from budget.dedupe import Candidate
 from budget.passages import render
 from budget.ports import Ports
@@ -13,6 +14,9 @@ from budget.sentence_rank import sentence_scores
 from budget.trim import Passage, split
 from budget.types import DocumentReason, Message, PlanRequest
 from budget.worth import Scored, Units, scored
+
+_MAX_FITS = 16
+"""Rooms of which a shelf remembers what they hold."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,14 @@ class Shelf:
 
     def fit(self, room: int) -> list[Chosen]:
         """Every passage's fate where those that are not pinned have `room` tokens together."""
+        found = self._fits.get(room)
+        if found is None:
+            if len(self._fits) >= _MAX_FITS:
+                self._fits.clear()
+            found = self._fits[room] = self._fitted(room)
+        return list(found)
+
+    def _fitted(self, room: int) -> list[Chosen]:
         kept = {at: p.everything for at, p in enumerate(self.passages) if p.candidate.pinned}
         passages = list(self.passages)
         if room >= sum(self.whole[at] for at in self._optional) and not self._is_capped:
@@ -69,7 +81,7 @@ class Shelf:
         elif room > 0 and self._optional:
             own = self._scored
             diversity = self.request.context.rank.diversity
-            fitted = fit(own, room, lambda n, units: self.cost(own[n].passage, units), diversity=diversity)
+            fitted = fit(own, room, self._cost_of, diversity=diversity)
             for n, at in enumerate(self._optional):
                 kept[at], passages[at] = fitted[n], own[n].passage
         return [self._chosen(at, passage, kept.get(at, frozenset())) for at, passage in enumerate(passages)]
@@ -84,9 +96,20 @@ class Shelf:
         """Exact tokens of a passage with its separator."""
         return self._count(self.text(passage, units))
 
+    def _cost_of(self, n: int, units: Units) -> int:
+        """The same of the optional passage number `n`."""
+        at, passage = self._optional[n], self._scored[n].passage
+        if passage is self.passages[at] and passage.covers_all(units):
+            return self.whole[at]
+        return self.cost(passage, units)
+
     def _count(self, rendered: str) -> int:
         counter, separator = self.ports.counter, self.request.context.render.separator
         return counter.count(separator + rendered if counter.separator_side == "leading" else rendered + separator)
+
+    @cached_property
+    def _fits(self) -> dict[int, list[Chosen]]:
+        return {}
 
     @cached_property
     def _optional(self) -> list[int]:
@@ -166,6 +189,41 @@ def stock(
         query: the question.
         context: the turns before it, newest last.
     """
+    key = _key(request, ports, candidates, labels, query, context)
+    shelf = _shelves.get(key)
+    if shelf is None:
+        shelf = _stocked(request, ports, candidates, labels, query, context)
+        if ports.cross_encoder is None and (ports.embedder is None or shelf.ranking.fallback is None):
+            _shelves.put(key, shelf, 4000 + sum(4000 + 8 * len(c.text) for c in candidates))
+    return shelf
+
+
+_shelves: BoundedCache[Shelf] = BoundedCache(max_bytes=64 * 1024 * 1024)
+"""Of requests that come again: a retry, another try at a structured answer, a shadow policy."""
+
+
+def _key(
+    request: PlanRequest,
+    ports: Ports,
+    candidates: Sequence[Candidate],
+    labels: Mapping[int, str],
+    query: str,
+    context: Sequence[Message],
+) -> Hashable:
+    """All that a shelf hangs on. Its shelf keeps the ports alive, so that their ids stay theirs."""
+    passages = tuple(candidates), tuple(labels.items()), tuple([(d.index, d.title) for d in request.documents])
+    said = tuple([(m.role, m.content) for m in context])
+    return passages, query, said, request.context, id(ports.counter), id(ports.embedder)
+
+
+def _stocked(
+    request: PlanRequest,
+    ports: Ports,
+    candidates: Sequence[Candidate],
+    labels: Mapping[int, str],
+    query: str,
+    context: Sequence[Message],
+) -> Shelf:
     policy = request.context
     titles = {document.index: (document.title or "").strip() for document in request.documents}
     ranking = rank(

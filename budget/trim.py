@@ -7,8 +7,9 @@ that points back ("It ...", "该...") the sentence before it.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
+from budget.bm25 import count_terms
+from budget.cache import BoundedCache
 from budget.dedupe import Candidate
 from budget.ports import TokenCounter
 from budget.sentences import Span, sentences
@@ -27,46 +28,69 @@ _LONGEST_CHAIN = 16
 """Sentences; a text in which every sentence points back is cut somewhere."""
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A candidate in units: sentences, headings, table rows, code blocks, by position in its text."""
+class Shape:
+    """A text in units, and what is known of them whatever the question is.
 
-    candidate: Candidate
-    label: str
-    title: str
-    units: tuple[Span, ...]
-    is_cut: bool = False
-    """Whether the units leave out text."""
+    Attributes:
+        units: sentences, headings, table rows, code blocks, by position in the text.
+        everything: all units.
+        content: the units that are worth keeping for themselves: all but headings, unless there is nothing else.
+    """
 
-    @cached_property
-    def everything(self) -> frozenset[int]:
-        """All units."""
-        return frozenset(range(len(self.units)))
+    __slots__ = ("_closures", "_direct_needs", "_terms", "_text", "content", "everything", "units")
 
-    @cached_property
-    def content(self) -> tuple[int, ...]:
-        """The units that are worth keeping for themselves: all but headings, unless there is nothing else."""
-        return tuple(i for i, unit in enumerate(self.units) if unit.kind != "heading") or tuple(self.everything)
-
-    @cached_property
-    def _direct_needs(self) -> list[list[int]]:
-        return list(_direct_needs(self.candidate.text, self.units))
-
-    @cached_property
-    def _closures(self) -> dict[int, frozenset[int]]:
-        return {}
+    def __init__(self, text: str, units: Sequence[Span]) -> None:
+        self.units = tuple(units)
+        self.everything = frozenset(range(len(self.units)))
+        contents = tuple(i for i, unit in enumerate(self.units) if unit.kind != "heading")
+        self.content = contents or tuple(range(len(self.units)))
+        self._text = text
+        self._direct_needs = list(_direct_needs(text, self.units))
+        self._closures: dict[int, frozenset[int]] = {}
+        self._terms: dict[int, frozenset[str]] = {}
 
     def closure(self, unit: int) -> frozenset[int]:
         """A unit and all that it needs."""
-        if unit not in self._closures:
+        known = self._closures.get(unit)
+        if known is None:
             found, queue = {unit}, list(self._direct_needs[unit])
             while queue and len(found) < _LONGEST_CHAIN:
                 need = queue.pop()
                 if need not in found:
                     found.add(need)
                     queue += self._direct_needs[need]
-            self._closures[unit] = frozenset(found)
-        return self._closures[unit]
+            known = self._closures[unit] = frozenset(found)
+        return known
+
+    def terms(self, unit: int) -> frozenset[str]:
+        """The terms of a unit."""
+        known = self._terms.get(unit)
+        if known is None:
+            span = self.units[unit]
+            known = self._terms[unit] = frozenset(count_terms(self._text[span.start : span.end]).counts)
+        return known
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A candidate in units."""
+
+    candidate: Candidate
+    label: str
+    title: str
+    shape: Shape
+    is_cut: bool = False
+    """Whether the units leave out text."""
+
+    @property
+    def units(self) -> tuple[Span, ...]:
+        """Sentences, headings, table rows, code blocks, by position in the text."""
+        return self.shape.units
+
+    @property
+    def everything(self) -> frozenset[int]:
+        """All units."""
+        return self.shape.everything
 
     def text(self, units: frozenset[int], *, ellipsis: bool = False) -> str:
         """Some units in order, apart as they were in the passage; `ellipsis` marks where some are left out."""
@@ -109,17 +133,26 @@ class Passage:
         span = self.units[unit]
         kept = truncate(self.candidate.text[span.start : span.end], max_tokens, counter)
         units = (Span(span.start, span.start + len(kept), span.kind),) if kept.strip() else ()
-        return Passage(self.candidate, self.label, self.title, units, is_cut=True)
+        return Passage(self.candidate, self.label, self.title, Shape(self.candidate.text, units), is_cut=True)
+
+
+_shapes: BoundedCache[Shape] = BoundedCache(max_bytes=64 * 1024 * 1024)
 
 
 def split(candidate: Candidate, label: str, title: str, *, whole: bool = False) -> Passage:
-    """A candidate in units; `whole` makes it one."""
+    """A candidate in units; `whole` makes it one. Its shape is worked out once by content."""
     text = candidate.text
-    if whole:
-        body = text.strip()
-        start = text.find(body)
-        return Passage(candidate, label, title, (Span(start, start + len(body), "sentence"),))
-    return Passage(candidate, label, title, tuple(_with_rows(text, sentences(text))))
+    shape = _shapes.get((text, whole))
+    if shape is None:
+        shape = Shape(text, _whole(text) if whole else list(_with_rows(text, sentences(text))))
+        _shapes.put((text, whole), shape, 1000 + 16 * len(text) + 600 * len(shape.units))
+    return Passage(candidate, label, title, shape)
+
+
+def _whole(text: str) -> list[Span]:
+    body = text.strip()
+    start = text.find(body)
+    return [Span(start, start + len(body), "sentence")]
 
 
 def _with_rows(text: str, spans: Sequence[Span]) -> Iterator[Span]:

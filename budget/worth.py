@@ -7,7 +7,6 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from budget.bm25 import count_terms
 from budget.trim import Passage
 
 Units = frozenset[int]
@@ -43,8 +42,8 @@ class Scored:
     def closure(self, wanted: Sequence[int]) -> Units:
         """Units and all that they need."""
         if len(wanted) == 1:
-            return self.passage.closure(wanted[0]) & self.allowed
-        return frozenset().union(*map(self.passage.closure, wanted)) & self.allowed
+            return self.passage.shape.closure(wanted[0]) & self.allowed
+        return frozenset().union(*map(self.passage.shape.closure, wanted)) & self.allowed
 
     def tokens(self, units: Units, old: Units) -> float:
         """About what `units` cost beside `old`."""
@@ -56,9 +55,9 @@ def scored(passage: Passage, scores: Sequence[float], whole_tokens: int, frame_t
     lengths = [unit.end - unit.start for unit in passage.units]
     share = max(whole_tokens - frame_tokens, 1) / max(sum(lengths), 1)
     worth = [0.0] * len(lengths)
-    for unit in passage.content:
+    for unit in passage.shape.content:
         worth[unit] = max(scores[unit], _LEAST_SCORE) ** _SHARPNESS
-    content = tuple(sorted(passage.content, key=lambda unit: -worth[unit]))
+    content = tuple(sorted(passage.shape.content, key=lambda unit: -worth[unit]))
     unit_tokens = [max(n * share, 0.1) for n in lengths]
     return Scored(passage, worth, unit_tokens, frame_tokens, passage.everything, content)
 
@@ -157,6 +156,4 @@ class _News:
         return 1 - self._diversity * len(own & self._said) / max(len(own), 1)
 
     def _terms_of(self, index: int, unit: int) -> frozenset[str]:
-        passage = self._passages[index].passage
-        span = passage.units[unit]
-        return frozenset(count_terms(passage.candidate.text[span.start : span.end]).counts)
+        return self._passages[index].passage.shape.terms(unit)

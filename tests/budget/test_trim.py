@@ -43,7 +43,7 @@ def texts_of(found, units=None):
 def needs(found, beginning):
     """What is kept with the unit that begins so."""
     unit = next(n for n, text in enumerate(texts_of(found)) if text.startswith(beginning))
-    return texts_of(found, found.closure(unit))
+    return texts_of(found, found.shape.closure(unit))
 
 
 def test_content_keeps_its_heading():
@@ -88,15 +88,15 @@ def test_code_is_one_unit():
 def test_a_heading_is_no_content():
     """Unless there is nothing else."""
     found = passage(PAGE)
-    assert 0 not in found.content
-    assert passage("# Only a heading").content == (0,)
+    assert 0 not in found.shape.content
+    assert passage("# Only a heading").shape.content == (0,)
 
 
 def test_kept_units_stand_as_they_stood():
     """Neighbours keep the space between them; the largest gap stays where others were."""
     found = passage(PAGE)
     assert found.text(found.everything) == PAGE
-    assert found.text(found.closure(4)) == "# The museum\n\nNext thing is here."
+    assert found.text(found.shape.closure(4)) == "# The museum\n\nNext thing is here."
     assert found.text(frozenset({1, 2})) == "The museum is a house. It was built in 1900."
     assert found.text(frozenset()) == ""
 
@@ -137,10 +137,10 @@ def test_unit_none_is_one_unit():
 
 def test_a_text_of_pronouns_alone_takes_little_time():
     """Chains of needs are bounded."""
-    start = time.perf_counter()
+    start = time.thread_time()
     found = passage("It is so. " * 20_000)
-    assert len(found.closure(19_999)) < 50
-    assert time.perf_counter() - start < 3
+    assert len(found.shape.closure(19_999)) < 50
+    assert time.thread_time() - start < 3
 
 
 @given(data=st.data())
@@ -151,9 +151,9 @@ def test_units_and_their_needs_are_sound(texts, data):
     joined = "".join("".join(texts_of(found)).split())
     assert joined == "".join(text.split())
     for unit in range(len(found.units)):
-        closure = found.closure(unit)
+        closure = found.shape.closure(unit)
         assert max(closure) == unit
-        assert all(found.closure(need) <= closure for need in closure)
+        assert all(found.shape.closure(need) <= closure for need in closure)
     units = frozenset(n for n in found.everything if data.draw(st.booleans()))
     assert "".join(found.text(units).split()) == "".join("".join(texts_of(found, units)).split())
     assert sum(end - start for start, end in found.spans(units)) <= len(text)
