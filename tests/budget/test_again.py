@@ -23,7 +23,7 @@ def same(a, b):
     return (a.report, a.segments, a.prompt_token_ids) == (b.report, b.segments, b.prompt_token_ids)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_same_request_has_the_same_plan_after_any_others(ask, ports, documents, data):
     """Also where only the question, the room or the policy differ between."""
