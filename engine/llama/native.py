@@ -1,6 +1,5 @@
 """The forward in one C++ call a step: packed weights, paged KV in the kernels' own order."""
 
-import ctypes
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -14,6 +13,8 @@ from engine.llama.shape import LlamaShape
 from engine.llama.slab import ALIGNMENT, Slab
 from engine.llama.weights import LayerWeights, State, take_layers, take_outer
 from engine.native.library import Batch, Config, Kernels, Layer
+
+Int32Array = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 PANEL = 32
 """Columns of a weight panel: `src/gemm.h`."""
@@ -50,6 +51,7 @@ class NativeLlama:
     ) -> None:
         self.name = f"native ({kernels.level}, {threads} threads)"
         self._shape, self._kernels, self._threads = shape, kernels, threads
+        self._num_blocks, self._block_size = num_blocks, block_size
         self._weights = Slab(_weight_bytes(shape, dtype))
         kv_elements = num_blocks * block_size * 2 * shape.kv_heads * shape.head_dim
         self._kv = Slab(shape.num_layers * (kv_elements * dtype.itemsize + ALIGNMENT))
@@ -79,6 +81,7 @@ class NativeLlama:
             ]
         )
         rows = _int32([end - 1 for work, end in zip(batch, ends, strict=True) if work.sample])
+        self._check(batch, token_ids, flat_tables)
         logits = self._room(len(rows))
         call = Batch(
             token_ids=token_ids.ctypes.data,
@@ -91,6 +94,8 @@ class NativeLlama:
             num_rows=len(rows),
             threads=self._threads,
         )
+        if not batch:
+            return logits
         if self._kernels.llama_step(self._handle, call) != 0:
             raise MemoryError(f"no memory for a step of {len(token_ids)} tokens")
         return logits
@@ -102,6 +107,18 @@ class NativeLlama:
             self._kernels.llama_delete(handle)
         del self._weights, self._kv
         self._keep.clear()
+
+    def _check(self, batch: Sequence[SequenceWork], token_ids: Int32Array, tables: Int32Array) -> None:
+        """The kernels take what they are given: a wrong index would read or write foreign memory."""
+        for work in batch:
+            end, room = work.start + len(work.token_ids), len(work.block_table) * self._block_size
+            if not work.token_ids or work.start < 0 or end > room:
+                raise ValueError(
+                    f"sequence {work.seq_id}: positions {work.start} to {end - 1} do not fit its table of {room} slots"
+                )
+        for name, values, bound in (("token id", token_ids, self._shape.vocab), ("block", tables, self._num_blocks)):
+            if values.size and not 0 <= values.min() <= values.max() < bound:
+                raise ValueError(f"a {name} of {values.min()} to {values.max()} is outside 0 to {bound - 1}")
 
     def _room(self, rows: int) -> Tensor:
         if rows > self._logits.shape[0]:
@@ -146,8 +163,9 @@ class NativeLlama:
         )
 
     def _pack(self, weight: Tensor) -> int:
-        packed = pack(weight)
-        return int(self._copy(packed).data_ptr())
+        words = to_panels(weight)
+        packed = self._weights.take(words.numel(), torch.int32).view(words.shape).copy_(words)
+        return int(packed.data_ptr())
 
     def _copy(self, tensor: Tensor) -> Tensor:
         return self._weights.take(tensor.numel(), tensor.dtype).view(tensor.shape).copy_(tensor)
@@ -162,15 +180,14 @@ class NativeLlama:
         return int(self._keep[-1].data_ptr())
 
 
-def pack(weight: Tensor) -> Tensor:
-    """Put (out, in) into panels of 32 columns, (out / 32, in / word, 32, word); a word is 32 bits of one column.
+def to_panels(weight: Tensor) -> Tensor:
+    """View (out, in) as panels of 32 columns: int32 (out / 32, in / word, 32), each word 32 bits of one column.
 
     Both dimensions are zero-padded to a multiple of 32.
     """
-    word = 4 // weight.dtype.itemsize
     weight = pad(weight, (0, -weight.shape[1] % PANEL, 0, -weight.shape[0] % PANEL)).contiguous()
-    words = weight.view(torch.int32).view(weight.shape[0] // PANEL, PANEL, weight.shape[1] // word)
-    return words.transpose(1, 2).contiguous().view(weight.dtype)
+    words = weight.view(torch.int32)
+    return words.view(-1, PANEL, words.shape[1]).transpose(1, 2)
 
 
 def interleave(gate: Tensor, up: Tensor) -> Tensor:
@@ -188,8 +205,5 @@ def _weight_bytes(shape: LlamaShape, dtype: torch.dtype) -> int:
     return shape.num_layers * layer + (1 if shape.tied else 2) * padded(shape.vocab, shape.hidden)
 
 
-def _int32(values: Sequence[object]) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+def _int32(values: Sequence[object]) -> Int32Array:
     return np.ascontiguousarray(values, dtype=np.int32)
-
-
-assert ctypes.sizeof(ctypes.c_void_p) == 8, "the kernels are for 64-bit systems"

@@ -15,7 +15,6 @@ from engine.llama.weights import LayerWeights, State, take_layers, take_outer
 @dataclass(frozen=True, slots=True)
 class _Layer:
     weights: LayerWeights
-    gate_up: Tensor
     keys: Tensor
     """(slots, kv_heads, head_dim); a slot is block * block_size + offset."""
     values: Tensor
@@ -49,9 +48,7 @@ class TorchLlama:
         self._shape, self._block_size, self._device = shape, block_size, device
         pool = (shape.num_layers, 2, num_blocks * block_size, shape.kv_heads, shape.head_dim)
         self._kv = torch.zeros(pool, dtype=dtype, device=device)
-        self._layers = [
-            self._layer(weights, index) for index, weights in enumerate(take_layers(state, shape, dtype))
-        ]
+        self._layers = [self._layer(weights, index) for index, weights in enumerate(take_layers(state, shape, dtype))]
         outer = take_outer(state, shape, dtype)
         self._embedding = outer.embedding.to(device)
         self._head = self._embedding if outer.head is outer.embedding else outer.head.to(device)
@@ -65,8 +62,7 @@ class TorchLlama:
         hidden = self._embedding[self._index([token for work in batch for token in work.token_ids])]
         for layer in self._layers:
             hidden = hidden + self._attention(layer, step, self._norm(hidden, layer.weights.attn_norm))
-            gate, up = linear(self._norm(hidden, layer.weights.mlp_norm), layer.gate_up).chunk(2, -1)
-            hidden = hidden + linear(silu(gate) * up, layer.weights.down)
+            hidden = hidden + self._mlp(layer.weights, hidden)
         rows = [part.stop - 1 for (part, *_), work in zip(step.sequences, batch, strict=True) if work.sample]
         return linear(self._norm(hidden[self._index(rows)], self._final_norm), self._head).float()
 
@@ -76,15 +72,7 @@ class TorchLlama:
         del self._kv, self._embedding, self._head
 
     def _layer(self, weights: LayerWeights, index: int) -> _Layer:
-        moved = {
-            name: value.to(self._device)
-            for name in LayerWeights.__slots__
-            if (value := getattr(weights, name)) is not None and name not in ("gate", "up")
-        }
-        gate_up = torch.cat([weights.gate, weights.up]).to(self._device)
-        empty = torch.empty(0)
-        kept = LayerWeights(**{name: moved.get(name) for name in LayerWeights.__slots__} | {"gate": empty, "up": empty})
-        return _Layer(kept, gate_up, self._kv[index, 0], self._kv[index, 1], self._shape.windows[index])
+        return _Layer(weights.to(self._device), self._kv[index, 0], self._kv[index, 1], self._shape.windows[index])
 
     def _prepare(self, batch: Sequence[SequenceWork]) -> _Step:
         sequences, row = [], 0
@@ -105,7 +93,7 @@ class TorchLlama:
     def _attention(self, layer: _Layer, step: _Step, hidden: Tensor) -> Tensor:
         weights, shape = layer.weights, self._shape
         qkv = linear(hidden, weights.qkv, None if weights.qkv_bias is None else weights.qkv_bias.to(hidden.dtype))
-        q, k, v = (part.view(len(hidden), -1, shape.head_dim) for part in qkv.split(shape.qkv_sizes, -1))
+        q, k, v = (part.view(len(hidden), -1, shape.head_dim) for part in torch.split(qkv, list(shape.qkv_sizes), -1))
         if weights.q_norm is not None and weights.k_norm is not None:
             q, k = self._norm(q, weights.q_norm), self._norm(k, weights.k_norm)
         layer.keys[step.slots] = _rotate(k, step)
@@ -114,6 +102,10 @@ class TorchLlama:
         out = [self._attend(layer, q[rows], positions, seen) for rows, positions, seen in step.sequences]
         bias = None if weights.o_bias is None else weights.o_bias.to(hidden.dtype)
         return linear(torch.cat(out), weights.o, bias)
+
+    def _mlp(self, weights: LayerWeights, hidden: Tensor) -> Tensor:
+        normed = self._norm(hidden, weights.mlp_norm)
+        return linear(silu(linear(normed, weights.gate)) * linear(normed, weights.up), weights.down)
 
     def _attend(self, layer: _Layer, q: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
         """One sequence: q (n, heads, head_dim) over the slots `seen`; returns (n, heads * head_dim)."""

@@ -1,7 +1,7 @@
 """A model's tensors, fused for the forward and taken out of the state they came in."""
 
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -27,6 +27,11 @@ class LayerWeights:
     mlp_norm: Tensor
     q_norm: Tensor | None
     k_norm: Tensor | None
+
+    def to(self, device: torch.device) -> "LayerWeights":
+        """The same on another device."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: value.to(device) for name, value in values.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def build(cache_dir: Path, progress: Callable[[str], None] | None = None) -> Pat
 
 
 def find_compiler() -> list[str]:
-    """`$CXX` or the first compiler on the path, as an argument list.
+    """`$CXX` or the first compiler on the path, as an argument list; options in `$CXX` override ours.
 
     Raises:
         NativeUnavailable: there is none.
@@ -69,7 +69,14 @@ def find_compiler() -> list[str]:
 
 
 def _compile(compiler: list[str], output: Path) -> None:
-    command = [*compiler, *FLAGS, str(SOURCES / "api.cpp"), "-o", str(output)]
+    command = [
+        compiler[0],
+        *FLAGS,
+        *compiler[1:],
+        str(SOURCES / "api.cpp"),
+        "-o",
+        str(output),
+    ]  # $CXX has the last word
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:

@@ -55,20 +55,24 @@ class Attention {
 
   // q is row-major [rows][heads * head_dim]; rows past the last may be read, not used. Called by the whole team, ends
   // with a barrier.
-  void run(const KvLayer<T>& kv, int window, const T* q, Activations<T> out, AttentionScratch& scratch) {
+  void run(Team& team, const KvLayer<T>& kv, int window, const T* q, Activations<T> out, AttentionScratch& scratch) {
     if (window <= 0) window = INT_MAX / 2;
-    scratch.reserve(shape_);
-#pragma omp for schedule(dynamic, 1)
-    for (size_t i = 0; i < tasks_.size(); i++) {
+    auto compute = [&](int i) {
       const Task& task = tasks_[i];
       if (task.kind == DECODE) decode(kv, window, q, out, task, scratch.state.data());
       else if (task.kind == ROWS) prefill_rows(kv, window, q, out, task, scratch.state.data());
 #if TG_AMX
       else if constexpr (sizeof(T) == 2) prefill_tiles(kv, window, q, out, task, scratch.prefill);
 #endif
-    }
-#pragma omp for schedule(static)
-    for (size_t i = 0; i < merges_.size(); i++) merge(merges_[i], out);
+    };
+#if TG_AMX
+    if (amx_) shape_tiles(TileShape::ATTENTION);
+#endif
+    team.each((int)tasks_.size(), compute, true);
+#if TG_AMX
+    if (amx_) shape_tiles(TileShape::GEMM);
+#endif
+    if (!merges_.empty()) team.each((int)merges_.size(), [&](int i) { merge(merges_[i], out); });
   }
 
  private:
@@ -87,7 +91,7 @@ class Attention {
   };
 
   void plan_prefill(int s) {
-    const int num = sequences_[s].num, heads = amx_ ? shape_.kv_heads : 1, step = amx_ ? 32 : 8;
+    const int num = sequences_[s].num, heads = amx_ ? shape_.kv_heads : 1, step = amx_ ? 16 : 8;
     for (int to = num; to > 0;) {  // from the end: the longest rows first
       const int from = (to - 1) / step * step;
       for (int h = 0; h < heads; h++) tasks_.push_back({amx_ ? TILES : ROWS, s, from, to, h, -1});
@@ -157,7 +161,7 @@ class Attention {
     const int row = s.row + task.from;
     const QueryBlock block{q + (size_t)row * width + task.kv_head * group * shape_.head_dim,
                            width, group, s.start + task.from, task.to - task.from, window, shape_.scale_log2};
-    prefill_block(kv, tables_ + s.table, task.kv_head, block, scratch, out, row);
+    PrefillBlock(kv, tables_ + s.table, task.kv_head, block, scratch).run(out, row);
   }
 #endif
 

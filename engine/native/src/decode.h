@@ -78,9 +78,9 @@ void attend_chunk(const KvLayer<T>& kv, const int32_t* table, int head, const T*
   f32v top[R];
   for (int r = 0; r < R; r++) top[r] = splat(max_[r]);
   for (int g = 0; g < groups; g++) {
-    const T* ahead = kv.group(table, head, std::min(first + g + CHUNK / GROUP, last));
+    const T* ahead = kv.keys(table, head, std::min(first + g + CHUNK / GROUP, last));
     f32v s[R];
-    scores<T, R>(kv, q, kv.group(table, head, first + g), ahead, s);
+    scores<T, R>(kv, q, kv.keys(table, head, first + g), ahead, s);
     const int position = (first + g) * GROUP;
     const bool edge = position < seen.from || position + GROUP > seen.to;
     for (int r = 0; r < R; r++) {
@@ -108,8 +108,8 @@ void attend_chunk(const KvLayer<T>& kv, const int32_t* table, int head, const T*
       store(acc + r * kv.head_dim + d, load(acc + r * kv.head_dim + d) * shrink);
   }
   for (int g = 0; g < groups; g++) {
-    const T* values = kv.values(kv.group(table, head, first + g));
-    const T* ahead = kv.values(kv.group(table, head, std::min(first + g + CHUNK / GROUP, last)));
+    const T* values = kv.values(kv.keys(table, head, first + g));
+    const T* ahead = kv.values(kv.keys(table, head, std::min(first + g + CHUNK / GROUP, last)));
     int d = 0;
     for (; d + 4 * LANES <= kv.head_dim; d += 4 * LANES)
       weigh<T, R, 4>(kv.head_dim, &weight[0][g * GROUP], values + d * W, ahead + d * W, acc + d);

@@ -14,22 +14,22 @@ struct KvLayer {
   T* data;
   int heads, head_dim, block_size;
 
-  T* group(const int32_t* table, int head, int index) const {
-    const int per_block = block_size / GROUP;
-    const size_t block = table[index / per_block];
+  T* keys(const int32_t* table, int head, int group) const {
+    const unsigned per_block = (unsigned)block_size / GROUP, index = (unsigned)group;
+    const size_t block = (unsigned)table[index / per_block];
     return data + ((block * heads + head) * per_block + index % per_block) * (2 * GROUP * head_dim);
   }
-  const T* values(const T* group) const { return group + GROUP * head_dim; }
+  T* values(T* keys) const { return keys + GROUP * head_dim; }
+  const T* values(const T* keys) const { return keys + GROUP * head_dim; }
 
   void write(const int32_t* table, int position, int head, const T* key, const T* value) const {
+    using Word = typename Packed<T>::Word;
     constexpr int W = Packed<T>::PER_WORD;
-    T* keys = group(table, head, position / GROUP);
-    T* values = keys + GROUP * head_dim;
+    T* k = keys(table, head, position / GROUP);
     const int slot = position % GROUP;
-    for (int d = 0; d < head_dim; d++) {
-      keys[(d / W * GROUP + slot) * W + d % W] = key[d];
-      values[(slot / W * head_dim + d) * W + slot % W] = value[d];
-    }
+    for (int d = 0; d < head_dim; d += W) std::memcpy(k + (d * GROUP + slot * W), key + d, sizeof(Word));
+    T* v = values(k) + slot / W * head_dim * W + slot % W;
+    for (int d = 0; d < head_dim; d++) v[d * W] = value[d];
   }
 };
 

@@ -1,4 +1,4 @@
-// Attention of 32 positions over the cached prefix and the chunk itself, on AMX tiles, one KV head at a time.
+// Attention of 16 positions over the cached prefix and the chunk itself, on AMX tiles, one KV head at a time.
 #pragma once
 #include "buffer.h"
 #include "decode.h"
@@ -8,19 +8,20 @@ namespace tg {
 
 #if TG_AMX
 
-constexpr int QUERIES = 32;
-constexpr int PREFILL_CHUNK = 256;  // tokens between two updates of the running maximum
+constexpr int QUERIES = 16;
+constexpr int PREFILL_CHUNK = 64;  // tokens: three units of scores, their keys and values stay in L1
 
-// One thread's scratch: scores, weights and values of a chunk, the running state of a block of queries.
+// Weights may grow to 2^SLACK before what was accumulated is rescaled: they are exact to the same number of bits.
+constexpr float SLACK = 8;
+
+// One thread's scratch: scores (then weights, in place) and values of a chunk, the running state of a block of queries.
 struct PrefillScratch {
   Buffer<float> scores, acc, max, sum;
-  Buffer<bf16> weights, values;
+  alignas(64) float shrink[QUERIES];
 
   void reserve(int per_kv_head, int head_dim) {
     const size_t rows = (size_t)per_kv_head * QUERIES;
-    scores.reserve(QUERIES * PREFILL_CHUNK);
-    weights.reserve(QUERIES * PREFILL_CHUNK);
-    values.reserve((size_t)PREFILL_CHUNK * head_dim);
+    scores.reserve(3 * QUERIES * PREFILL_CHUNK);
     acc.reserve(rows * head_dim);
     max.reserve(rows);
     sum.reserve(rows * LANES);
@@ -45,69 +46,172 @@ struct QueryBlock {
   int sees_to(int r) const { return position + std::min(r, num - 1) + 1; }
 };
 
-// Turns scores into weights, row by row, and rescales what was accumulated under the old maximum.
-inline void soften(const QueryBlock& block, Span chunk, const float* scores, int width, bf16* weights, float* max_,
-                   float* sum_, float* acc, int head_dim) {
-  for (int r = 0; r < QUERIES; r++, scores += PREFILL_CHUNK, weights += PREFILL_CHUNK, acc += head_dim) {
-    const int from = block.sees_from(r) - chunk.from, to = block.sees_to(r) - chunk.from;
-    alignas(64) f32v x[PREFILL_CHUNK / LANES];
-    f32v top = splat(MASKED);
-    const bool whole = from <= 0 && to >= width;
-    for (int i = 0; i < width / LANES; i++) {
-      x[i] = load(scores + i * LANES);
-      if (!whole) {
-        const i32v at = lane_index() + i * LANES;
-        x[i] = (at >= from) & (at < to) ? x[i] : splat(MASKED);
-      }
-      top = max(top, x[i]);
-    }
-    const float m = std::max(max_[r], hmax(top) * block.scale_log2);
-    f32v sum{};
-    for (int i = 0; i < width / LANES; i++) {
-      const f32v e = exp2<bf16>(x[i] * block.scale_log2 - m);
-      sum += e;
-      store(weights + i * LANES, e);
-    }
-    const float shrink = exp2<float>(splat(max_[r] - m))[0];
-    store(sum_ + r * LANES, load(sum_ + r * LANES) * shrink + sum);
-    if (m != max_[r])
-      for (int d = 0; d < head_dim; d += LANES) store(acc + d, load(acc + d) * shrink);
-    max_[r] = m;
+// Folds 16 vectors, one a lane: pairwise, so that it takes 15 folds and not 16 times 4.
+template <class F>
+TG_INLINE f32v fold_rows(const f32v* rows, F&& fold) {
+  __m512 v[8];
+  for (int i = 0; i < 8; i++) {
+    const __m512 a = (__m512)rows[i], b = (__m512)rows[i + 8];
+    v[i] = fold(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
   }
+  for (int i = 0; i < 4; i++)
+    v[i] = fold(_mm512_shuffle_f32x4(v[i], v[i + 4], 0x88), _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd));
+  for (int i = 0; i < 2; i++)
+    v[i] = fold(_mm512_shuffle_ps(v[i], v[i + 2], 0x44), _mm512_shuffle_ps(v[i], v[i + 2], 0xee));
+  v[0] = fold(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xdd));
+  const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+  return (f32v)_mm512_permutexvar_ps(order, v[0]);
 }
 
-inline void prefill_block(const KvLayer<bf16>& kv, const int32_t* table, int kv_head, const QueryBlock& block,
-                          PrefillScratch& s, Activations<bf16> out, int out_row) {
-  const int D = kv.head_dim, end = block.sees_to(QUERIES - 1), last = (end - 1) / GROUP;
-  const bf16 *weights = s.weights.data(), *values = s.values.data();
-  s.clear(block.per_kv_head, D);
-  for (int from = block.sees_from(0) / GROUP * GROUP; from < end; from += PREFILL_CHUNK) {
-    const Span chunk{from, std::min(from + PREFILL_CHUNK, end)};
-    const int width = round_up(chunk.to - from, 2 * GROUP), first = from / GROUP;
-    auto group = [&](int i) { return kv.group(table, kv_head, std::min(first + i, last)); };
-    for (int i = 0; i < width / GROUP; i++)
-      std::memcpy(s.values.data() + (size_t)i * GROUP * D, kv.values(group(i)), GROUP * D * sizeof(bf16));
-    for (int g = 0; g < block.per_kv_head; g++) {
-      const bf16* q = block.q + g * D;
-      for (int i = 0; i < width / GROUP; i += 2)
-        tile_mm<false>({q, q + 16 * block.row, block.row * 2L, 32}, {group(i), group(i + 1), 64, 512}, D / 32,
-                       s.scores.data() + i * GROUP, PREFILL_CHUNK, false);
-      float* acc = s.acc.data() + (size_t)g * QUERIES * D;
-      soften(block, chunk, s.scores.data(), width, s.weights.data(), s.max.data() + g * QUERIES,
-             s.sum.data() + g * QUERIES * LANES, acc, D);
-      for (int d = 0; d < D; d += 32)
-        tile_mm<false>({weights, weights + 16 * PREFILL_CHUNK, PREFILL_CHUNK * 2, 32},
-                       {values + d * 2, values + d * 2 + 32, D * 4L, 32L * D}, width / 32, acc + d, D, true);
+// One block of queries against one KV head. A unit of work is one head against one chunk. The three stages of a unit
+// are two units apart: a tile load waits for stores that are still on their way to the cache.
+class PrefillBlock {
+ public:
+  PrefillBlock(const KvLayer<bf16>& kv, const int32_t* table, int kv_head, const QueryBlock& block, PrefillScratch& s)
+      : kv_(kv), table_(table), kv_head_(kv_head), D(kv.head_dim), block_(block), s_(s),
+        start_(block.sees_from(0) / GROUP * GROUP), end_(block.sees_to(QUERIES - 1)) {}
+
+  void run(Activations<bf16> out, int out_row) {
+    s_.clear(block_.per_kv_head, D);
+    Unit before{}, now{}, next = first();
+    score(next);
+    for (bool more = true; more;) {
+      before = now;
+      now = next;
+      more = advance(next);
+      find_maxima(now);
+      if (more) score(next);
+      for (int r = 0; r < QUERIES; r++) weigh(now, r);
+      if (before.scores) accumulate(before);
+      rescale(now);
+    }
+    accumulate(now);
+    for (int g = 0; g < block_.per_kv_head; g++) finish(g, out, out_row);
+  }
+
+ private:
+  struct Unit {
+    int head, from, width;
+    float* scores;
+    const bf16* keys[PREFILL_CHUNK / GROUP];
+  };
+
+  Unit first() const {
+    Unit u{0, start_, 0, s_.scores.data(), {}};
+    open_chunk(u);
+    return u;
+  }
+
+  bool advance(Unit& u) const {
+    u.scores += QUERIES * PREFILL_CHUNK;
+    if (u.scores == s_.scores.data() + 3 * QUERIES * PREFILL_CHUNK) u.scores = s_.scores.data();
+    if (++u.head < block_.per_kv_head) return true;
+    u.head = 0;
+    u.from += PREFILL_CHUNK;
+    if (u.from >= end_) return false;
+    open_chunk(u);
+    return true;
+  }
+
+  void open_chunk(Unit& u) const {
+    u.width = std::min(PREFILL_CHUNK, round_up(end_ - u.from, 2 * GROUP));
+    for (int i = 0; i < u.width / GROUP; i++) {
+      const int group = std::min(u.from / GROUP + i, (end_ - 1) / GROUP);
+      u.keys[i] = kv_.keys(table_, kv_head_, group);
     }
   }
-  for (int g = 0; g < block.per_kv_head; g++)
-    for (int r = 0; r < block.num; r++) {
-      const float inverse = 1.f / hsum(load(s.sum.data() + (g * QUERIES + r) * LANES));
-      for (int d = 0; d < D; d += LANES)
-        store(out.at(out_row + r, (kv_head * block.per_kv_head + g) * D + d),
-              load(s.acc.data() + ((size_t)g * QUERIES + r) * D + d) * inverse);
+
+  float* acc(int head) const { return s_.acc.data() + (size_t)head * QUERIES * D; }
+  float* max_of(int head) const { return s_.max.data() + head * QUERIES; }
+  float* sum_of(int head) const { return s_.sum.data() + head * QUERIES * LANES; }
+
+  void score(const Unit& u) const {
+    for (int i = 0; i < u.width / GROUP; i += 2)
+      tile_scores(block_.q + u.head * D, block_.row * 2L, u.keys[i], u.keys[i + 1], D / 32, u.scores + i * GROUP,
+                  PREFILL_CHUNK);
+  }
+
+  void accumulate(const Unit& u) const {
+    const bf16* weights = reinterpret_cast<const bf16*>(u.scores);
+    for (int d = 0; d < D; d += 64) {
+      auto values = [&](int group) { return kv_.values(u.keys[group]) + d * 2; };
+      float* sums = acc(u.head) + d;
+      if (d + 64 <= D) tile_weighted<4>(weights, PREFILL_CHUNK * 4, values, D * 4L, u.width / GROUP, sums, D);
+      else tile_weighted<2>(weights, PREFILL_CHUNK * 4, values, D * 4L, u.width / GROUP, sums, D);
     }
-}
+  }
+
+  void find_maxima(const Unit& u) const {
+    f32v top[QUERIES];
+    for (int r = 0; r < QUERIES; r++) top[r] = row_maximum(u, r);
+    const f32v before = load(max_of(u.head));
+    const f32v found = block_.scale_log2 * fold_rows(top, [](auto a, auto b) { return _mm512_max_ps(a, b); });
+    const f32v now = found > before + SLACK ? found : before;
+    store(s_.shrink, exp2<float>(before - now));
+    store(max_of(u.head), now);
+  }
+
+  TG_INLINE f32v row_maximum(const Unit& u, int r) const {
+    float* row = u.scores + r * PREFILL_CHUNK;
+    const int from = block_.sees_from(r) - u.from, to = block_.sees_to(r) - u.from;
+    if (from > 0 || to < u.width)
+      for (int i = 0; i < u.width; i += LANES) {
+        const i32v at = lane_index() + i;
+        store(row + i, (at >= from) & (at < to) ? load(row + i) : splat(MASKED));
+      }
+    f32v a = load(row), b = load(row + LANES);
+    for (int i = 2 * LANES; i < u.width; i += 2 * LANES) {
+      a = max(a, load(row + i));
+      b = max(b, load(row + i + LANES));
+    }
+    return max(a, b);
+  }
+
+  // Weights take the place of a row's scores, its first half.
+  TG_INLINE void weigh(const Unit& u, int r) const {
+    const float* row = u.scores + r * PREFILL_CHUNK;
+    bf16* weights = (bf16*)row;
+    const float m = max_of(u.head)[r];
+    f32v sum0{}, sum1{};
+    for (int i = 0; i < u.width; i += 2 * LANES) {
+      const f32v e0 = exp2<bf16>(load(row + i) * block_.scale_log2 - m);
+      const f32v e1 = exp2<bf16>(load(row + i + LANES) * block_.scale_log2 - m);
+      sum0 += e0;
+      sum1 += e1;
+      _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh((__m512)e1, (__m512)e0));
+    }
+    float* sum = sum_of(u.head) + r * LANES;
+    store(sum, load(sum) * s_.shrink[r] + (sum0 + sum1));
+  }
+
+  void rescale(const Unit& u) const {
+    float* sums = acc(u.head);
+    if (u.from == start_ || _mm512_cmp_ps_mask((__m512)load(s_.shrink), _mm512_set1_ps(1.f), _CMP_NEQ_OQ) == 0) return;
+    for (int r = 0; r < QUERIES; r++)
+      for (int d = 0; d < D; d += LANES) store(sums + r * D + d, load(sums + r * D + d) * s_.shrink[r]);
+  }
+
+  void finish(int head, Activations<bf16> out, int out_row) const {
+    f32v sums[QUERIES];
+    for (int r = 0; r < QUERIES; r++) sums[r] = load(sum_of(head) + r * LANES);
+    alignas(64) float inverse[QUERIES];
+    store(inverse, 1.f / fold_rows(sums, [](auto a, auto b) { return _mm512_add_ps(a, b); }));
+    for (int r = 0; r < block_.num; r++)
+      for (int d = 0; d < D; d += 2 * LANES) {
+        const float* sum = acc(head) + r * D + d;
+        bf16* to = out.at(out_row + r, (kv_head_ * block_.per_kv_head + head) * D + d);
+        store(to, load(sum) * inverse[r]);
+        store(to + LANES, load(sum + LANES) * inverse[r]);
+      }
+  }
+
+  const KvLayer<bf16>& kv_;
+  const int32_t* table_;
+  const int kv_head_, D;
+  const QueryBlock& block_;
+  PrefillScratch& s_;
+  const int start_, end_;
+};
 
 #endif
 

@@ -18,19 +18,32 @@ inline bool amx_allowed() {
   return allowed;
 }
 
-// Eight tiles of 16 rows x 64 bytes while in scope; released after, so that other users of AMX find a clean state.
+// What the eight tiles look like. Tiles 0 to 5 are of 16 rows x 64 bytes in both shapes; 0 to 3 hold sums.
+enum class TileShape {
+  GEMM,      // 6 and 7 too
+  ATTENTION  // 6: 16 rows x 16 weights; 7: 8 pairs of tokens x 16 columns of their values
+};
+
+inline void shape_tiles(TileShape shape) {
+  alignas(64) uint8_t config[64] = {};
+  config[0] = 1;
+  for (int tile = 0; tile < 8; tile++) {
+    config[16 + 2 * tile] = 64;
+    config[48 + tile] = 16;
+  }
+  if (shape == TileShape::ATTENTION) {
+    config[16 + 2 * 6] = 32;
+    config[48 + 7] = 8;
+  }
+  __asm__ volatile("" ::"r"(config) : "memory");  // GCC's intrinsic declares too small an input
+  _tile_loadconfig(config);
+}
+
+// Tiles for this thread while in scope; released after, so that other users of AMX find a clean state.
 class TileScope {
  public:
   explicit TileScope(bool enabled) : enabled_(enabled) {
-    if (!enabled_) return;
-    alignas(64) uint8_t config[64] = {};
-    config[0] = 1;
-    for (int tile = 0; tile < 8; tile++) {
-      config[16 + 2 * tile] = 64;
-      config[48 + tile] = 16;
-    }
-    __asm__ volatile("" ::"r"(config) : "memory");  // GCC's intrinsic declares too small an input
-    _tile_loadconfig(config);
+    if (enabled_) shape_tiles(TileShape::GEMM);
   }
   ~TileScope() {
     if (enabled_) _tile_release();
@@ -48,20 +61,23 @@ struct TileOperand {
   long step;  // elements from one group of 32 summed values to the next
 };
 
-// What to bring into L2 while the tiles compute: `lines` cache lines a step, from `from` on.
-struct Ahead {
-  const bf16* from = nullptr;
-  int lines = 0;
+// 32 rows of 32 floats, `row` floats apart; 0 repeats one row.
+template <class Float>
+struct TileBlock {
+  Float* data;
+  long row;
 };
 
-// `c` is row-major with `ldc` floats a row. A is read past L1 when `stream_a`: B, which is used again, stays there.
-template <bool stream_a>
-inline void tile_mm(TileOperand a, TileOperand b, int steps, float* c, long ldc, bool accumulate, Ahead ahead = {}) {
-  if (accumulate) {
-    _tile_loadd(0, c, ldc * 4);
-    _tile_loadd(1, c + 16, ldc * 4);
-    _tile_loadd(2, c + 16 * ldc, ldc * 4);
-    _tile_loadd(3, c + 16 * ldc + 16, ldc * 4);
+// out = init + a * b; `init.data` null is zero. A is read past L1 when `stream_a`: B, which is used again, stays there.
+// `between(step)` runs while the tiles compute: they leave the vector units idle.
+template <bool stream_a, class F>
+TG_INLINE void tile_mm(TileOperand a, TileOperand b, int steps, TileBlock<const float> init, TileBlock<float> out,
+                       F&& between) {
+  if (init.data) {
+    _tile_loadd(0, init.data, init.row * 4);
+    _tile_loadd(1, init.data + 16, init.row * 4);
+    _tile_loadd(2, init.data + 16 * init.row, init.row * 4);
+    _tile_loadd(3, init.data + 16 * init.row + 16, init.row * 4);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -82,12 +98,61 @@ inline void tile_mm(TileOperand a, TileOperand b, int steps, float* c, long ldc,
     _tile_loadd(7, b.second + s * b.step, b.row_bytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
-    for (int line = 0; line < ahead.lines; line++) prefetch_l2(ahead.from + (s * ahead.lines + line) * 32);
+    between(s);
   }
-  _tile_stored(0, c, ldc * 4);
-  _tile_stored(1, c + 16, ldc * 4);
-  _tile_stored(2, c + 16 * ldc, ldc * 4);
-  _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
+  _tile_stored(0, out.data, out.row * 4);
+  _tile_stored(1, out.data + 16, out.row * 4);
+  _tile_stored(2, out.data + 16 * out.row, out.row * 4);
+  _tile_stored(3, out.data + 16 * out.row + 16, out.row * 4);
+}
+
+// Scores of 16 queries over two groups of keys: out[16][32]. Tiles in the shape ATTENTION.
+TG_INLINE void tile_scores(const bf16* q, long q_row_bytes, const bf16* first, const bf16* second, int steps, float* out,
+                           long out_row) {
+  _tile_zero(0);
+  _tile_zero(1);
+  for (int s = 0; s < steps; s++) {
+    _tile_loadd(4, q + s * 32, q_row_bytes);
+    _tile_loadd(5, first + s * 512, 64);
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_loadd(5, second + s * 512, 64);
+    _tile_dpbf16ps(1, 4, 5);
+  }
+  _tile_stored(0, out, out_row * 4);
+  _tile_stored(1, out + 16, out_row * 4);
+}
+
+// sums[16][16 * N] += weights * values over groups of tokens; `values(i)` is the first column of group i.
+template <int N, class V>
+TG_INLINE void tile_weighted(const bf16* weights, long row_bytes, V&& values, long pair_bytes, int groups, float* sums,
+                             long sums_row) {
+  static_assert(N == 2 || N == 4);
+  _tile_loadd(0, sums, sums_row * 4);
+  _tile_loadd(1, sums + 16, sums_row * 4);
+  if constexpr (N == 4) {
+    _tile_loadd(2, sums + 32, sums_row * 4);
+    _tile_loadd(3, sums + 48, sums_row * 4);
+  }
+  for (int g = 0; g < groups; g++) {
+    const bf16* v = values(g);
+    _tile_loadd(6, weights + g * 16, row_bytes);
+    _tile_loadd(7, v, pair_bytes);
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_loadd(7, v + 32, pair_bytes);
+    _tile_dpbf16ps(1, 6, 7);
+    if constexpr (N == 4) {
+      _tile_loadd(7, v + 64, pair_bytes);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(7, v + 96, pair_bytes);
+      _tile_dpbf16ps(3, 6, 7);
+    }
+  }
+  _tile_stored(0, sums, sums_row * 4);
+  _tile_stored(1, sums + 16, sums_row * 4);
+  if constexpr (N == 4) {
+    _tile_stored(2, sums + 32, sums_row * 4);
+    _tile_stored(3, sums + 48, sums_row * 4);
+  }
 }
 
 #else

@@ -123,14 +123,19 @@ TG_INLINE float hsum(f32v v) {
 
 TG_INLINE i32v lane_index() { return i32v{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-// 2^x for x <= 127, clamped below at 2^-126. Minimax polynomials on [-0.5, 0.5]: relative error 7.5e-5 where the result
-// is rounded to bfloat16 anyway, that of float32 otherwise.
+// 2^x for x <= 126; far below it is 0, or 2^-120 where the CPU cannot scale by an exponent: not a denormal, on which
+// arithmetic crawls. Minimax polynomials on [-0.5, 0.5] with a relative error of 7.5e-5 where the result is rounded to
+// bfloat16 anyway, of float32's own otherwise.
 template <class T>
 TG_INLINE f32v exp2(f32v x) {
+#if defined(__AVX512F__)
+  const f32v whole = (f32v)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  x = max(x, splat(-120.f));
   const f32v magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
-  x = max(x, splat(-126.f));
-  const f32v shifted = x + magic;
-  const f32v r = x - (shifted - magic);
+  const f32v shifted = x + magic, whole = shifted - magic;
+#endif
+  const f32v r = x - whole;
   f32v p;
   if constexpr (sizeof(T) == 2) {
     p = splat(5.51716649e-2f) * r + 2.42611122e-1f;
@@ -144,12 +149,16 @@ TG_INLINE f32v exp2(f32v x) {
     p = p * r + 6.93147206e-1f;
     p = p * r + 1.0f;
   }
+#if defined(__AVX512F__)
+  return (f32v)_mm512_scalef_ps((__m512)p, (__m512)whole);
+#else
   return bit_cast<f32v>(bit_cast<u32v>(p) + (bit_cast<u32v>(shifted) << 23));
+#endif
 }
 
 template <class T>
 TG_INLINE f32v silu(f32v x) {
-  const f32v denominator = 1.0f + exp2<float>(min(x * -1.44269504f, splat(126.f)));
+  const f32v denominator = 1.0f + exp2<T>(min(x * -1.44269504f, splat(126.f)));
 #if defined(__AVX512F__)
   if constexpr (sizeof(T) == 2) return x * (f32v)_mm512_rcp14_ps((__m512)denominator);
 #endif
