@@ -1,25 +1,24 @@
 """The forward in one C++ call a step: packed weights, paged KV in the kernels' own order."""
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from engine.batch import SequenceWork
+from engine.llama.packing import Packer
 from engine.llama.shape import LlamaShape
 from engine.llama.slab import ALIGNMENT, Slab
-from engine.llama.weights import LayerWeights, State, take_layers, take_outer
-from engine.native.library import Batch, Config, Kernels, Layer
+from engine.llama.weights import State, take_layers, take_outer
+from engine.native.library import Batch, Kernels, Layer
 
 Int32Array = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
-PANEL = 32
-"""Columns of a weight panel: `src/gemm.h`."""
 GROUP = 16
-"""Tokens of a KV group: `src/kv.h`."""
+"""Tokens of a KV group: `engine/native/src/kv.h`."""
 
 
 def native_refuses(shape: LlamaShape, block_size: int, dtype: torch.dtype, device: torch.device | str) -> str | None:
@@ -52,52 +51,42 @@ class NativeLlama:
         self.name = f"native ({kernels.level}, {threads} threads)"
         self._shape, self._kernels, self._threads = shape, kernels, threads
         self._num_blocks, self._block_size = num_blocks, block_size
-        self._weights = Slab(_weight_bytes(shape, dtype))
-        kv_elements = num_blocks * block_size * 2 * shape.kv_heads * shape.head_dim
-        self._kv = Slab(shape.num_layers * (kv_elements * dtype.itemsize + ALIGNMENT))
-        self._keep: list[Tensor] = []
         self._logits = torch.empty(0, shape.vocab)
-        layers = (Layer * shape.num_layers)()
-        for index, weights in enumerate(take_layers(state, shape, dtype)):
-            layers[index] = self._layer(weights, dtype, shape.windows[index] or 0)
-            layers[index].kv = self._kv.take(kv_elements, dtype).data_ptr()
-        config = self._config(state, block_size, dtype)
+        kv_elements = num_blocks * block_size * 2 * shape.kv_heads * shape.head_dim
+        kv = Slab(shape.num_layers * (kv_elements * dtype.itemsize + ALIGNMENT))
+        packer = Packer(shape, dtype)
+        layers = (Layer * shape.num_layers)(
+            *(
+                packer.layer(weights, window, kv.take(kv_elements, dtype))
+                for weights, window in zip(take_layers(state, shape, dtype), shape.windows, strict=True)
+            )
+        )
+        config = packer.config(take_outer(state, shape, dtype), block_size)
+        self._memory: list[object] = [kv, packer]
         self._handle = kernels.llama_new(config, layers, dtype == torch.bfloat16, use_tiles)
         if not self._handle:
             raise MemoryError("the kernels found no memory for the model's sizes")
 
     def step(self, batch: Sequence[SequenceWork]) -> Tensor:
         """See `LlamaForward.step`."""
-        counts = [len(work.token_ids) for work in batch]
-        ends = list(accumulate(counts))
-        tables = [work.block_table for work in batch]
-        table_ends = list(accumulate(len(table) for table in tables))
-        token_ids = _int32([token for work in batch for token in work.token_ids])
-        flat_tables = _int32([block for table in tables for block in table])
-        sequences = _int32(
-            [
-                (end - count, count, work.start, table_end - len(table))
-                for work, count, end, table, table_end in zip(batch, counts, ends, tables, table_ends, strict=True)
-            ]
-        )
-        rows = _int32([end - 1 for work, end in zip(batch, ends, strict=True) if work.sample])
-        self._check(batch, token_ids, flat_tables)
-        logits = self._room(len(rows))
+        if not self._handle:
+            raise RuntimeError("the forward is closed")
+        flat = flatten(batch)
+        self._check(batch, flat)
+        logits = self._room(len(flat.rows))
         call = Batch(
-            token_ids=token_ids.ctypes.data,
-            sequences=sequences.ctypes.data,
-            tables=flat_tables.ctypes.data,
-            rows=rows.ctypes.data,
+            token_ids=flat.token_ids.ctypes.data,
+            sequences=flat.sequences.ctypes.data,
+            tables=flat.tables.ctypes.data,
+            rows=flat.rows.ctypes.data,
             logits=logits.data_ptr(),
-            num_tokens=len(token_ids),
+            num_tokens=len(flat.token_ids),
             num_sequences=len(batch),
-            num_rows=len(rows),
+            num_rows=len(flat.rows),
             threads=self._threads,
         )
-        if not batch:
-            return logits
-        if self._kernels.llama_step(self._handle, call) != 0:
-            raise MemoryError(f"no memory for a step of {len(token_ids)} tokens")
+        if batch and self._kernels.llama_step(self._handle, call) != 0:
+            raise MemoryError(f"no memory for a step of {len(flat.token_ids)} tokens")
         return logits
 
     def close(self) -> None:
@@ -105,18 +94,18 @@ class NativeLlama:
         handle, self._handle = self._handle, None
         if handle:
             self._kernels.llama_delete(handle)
-        del self._weights, self._kv
-        self._keep.clear()
+        self._memory.clear()
 
-    def _check(self, batch: Sequence[SequenceWork], token_ids: Int32Array, tables: Int32Array) -> None:
+    def _check(self, batch: Sequence[SequenceWork], flat: "Flat") -> None:
         """The kernels take what they are given: a wrong index would read or write foreign memory."""
         for work in batch:
-            end, room = work.start + len(work.token_ids), len(work.block_table) * self._block_size
-            if not work.token_ids or work.start < 0 or end > room:
+            num, room = len(work.token_ids), len(work.block_table) * self._block_size
+            if num < 1 or work.start < 0 or work.start + num > room:
                 raise ValueError(
-                    f"sequence {work.seq_id}: positions {work.start} to {end - 1} do not fit its table of {room} slots"
+                    f"sequence {work.seq_id}: {num} tokens from position {work.start} do not fit a table of {room} slots"
                 )
-        for name, values, bound in (("token id", token_ids, self._shape.vocab), ("block", tables, self._num_blocks)):
+        bounds = (("token id", flat.token_ids, self._shape.vocab), ("block", flat.tables, self._num_blocks))
+        for name, values, bound in bounds:
             if values.size and not 0 <= values.min() <= values.max() < bound:
                 raise ValueError(f"a {name} of {values.min()} to {values.max()} is outside 0 to {bound - 1}")
 
@@ -125,85 +114,37 @@ class NativeLlama:
             self._logits = torch.empty(rows, self._shape.vocab)
         return self._logits[:rows]
 
-    def _config(self, state: State, block_size: int, dtype: torch.dtype) -> Config:
-        shape = self._shape
-        outer = take_outer(state, shape, dtype)
-        tied = outer.head is outer.embedding
-        return Config(
-            layers=shape.num_layers,
-            hidden=shape.hidden,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
-            intermediate=shape.intermediate,
-            vocab=shape.vocab,
-            block_size=block_size,
-            norm_eps=shape.norm_eps,
-            softmax_scale=shape.softmax_scale,
-            rope_scale=shape.rope_scale,
-            inv_freq=self._pointer(shape.inv_freq),
-            embedding=None if tied else self._copy(outer.embedding).data_ptr(),
-            head=self._pack(outer.head),
-            final_norm=self._pointer(outer.final_norm),
-        )
 
-    def _layer(self, weights: LayerWeights, dtype: torch.dtype, window: int) -> Layer:
-        return Layer(
-            qkv=self._pack(weights.qkv),
-            o=self._pack(weights.o),
-            gate_up=self._pack(interleave(weights.gate, weights.up)),
-            down=self._pack(weights.down),
-            qkv_bias=self._bias(weights.qkv_bias),
-            o_bias=self._bias(weights.o_bias),
-            attn_norm=self._pointer(weights.attn_norm),
-            mlp_norm=self._pointer(weights.mlp_norm),
-            q_norm=self._pointer(weights.q_norm),
-            k_norm=self._pointer(weights.k_norm),
-            window=window,
-        )
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A batch as the kernels take it: tokens and block tables end to end."""
 
-    def _pack(self, weight: Tensor) -> int:
-        words = to_panels(weight)
-        packed = self._weights.take(words.numel(), torch.int32).view(words.shape).copy_(words)
-        return int(packed.data_ptr())
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        return self._weights.take(tensor.numel(), tensor.dtype).view(tensor.shape).copy_(tensor)
-
-    def _bias(self, bias: Tensor | None) -> int | None:
-        return None if bias is None else self._pointer(pad(bias, (0, -len(bias) % PANEL)))
-
-    def _pointer(self, tensor: Tensor | None) -> int | None:
-        if tensor is None:
-            return None
-        self._keep.append(tensor.contiguous())
-        return int(self._keep[-1].data_ptr())
+    token_ids: Int32Array
+    sequences: Int32Array
+    """(sequences, 4): first row, tokens, first position, start of the table among all tables."""
+    tables: Int32Array
+    rows: Int32Array
+    """Rows whose logits are asked for."""
 
 
-def to_panels(weight: Tensor) -> Tensor:
-    """View (out, in) as panels of 32 columns: int32 (out / 32, in / word, 32), each word 32 bits of one column.
-
-    Both dimensions are zero-padded to a multiple of 32.
-    """
-    weight = pad(weight, (0, -weight.shape[1] % PANEL, 0, -weight.shape[0] % PANEL)).contiguous()
-    words = weight.view(torch.int32)
-    return words.view(-1, PANEL, words.shape[1]).transpose(1, 2)
-
-
-def interleave(gate: Tensor, up: Tensor) -> Tensor:
-    """16 rows of `gate`, the same 16 of `up`, and so on: each panel then holds both factors of its products."""
-    return torch.stack([gate.view(-1, 16, gate.shape[1]), up.view(-1, 16, up.shape[1])], 1).view(-1, gate.shape[1])
-
-
-def _weight_bytes(shape: LlamaShape, dtype: torch.dtype) -> int:
-    def padded(out: int, into: int) -> int:
-        return -(-out // PANEL) * PANEL * -(-into // PANEL) * PANEL * dtype.itemsize + ALIGNMENT
-
-    queries, keys, values = shape.qkv_sizes
-    layer = padded(queries + keys + values, shape.hidden) + padded(shape.hidden, queries)
-    layer += padded(2 * shape.intermediate, shape.hidden) + padded(shape.hidden, shape.intermediate)
-    return shape.num_layers * layer + (1 if shape.tied else 2) * padded(shape.vocab, shape.hidden)
+def flatten(batch: Sequence[SequenceWork]) -> Flat:
+    """Lay a batch's sequences end to end."""
+    counts = [len(work.token_ids) for work in batch]
+    table_sizes = [len(work.block_table) for work in batch]
+    ends, table_ends = list(accumulate(counts)), list(accumulate(table_sizes))
+    return Flat(
+        token_ids=_int32(chain.from_iterable(work.token_ids for work in batch), sum(counts)),
+        sequences=np.array(
+            [
+                (end - count, count, work.start, table_end - size)
+                for work, count, end, size, table_end in zip(batch, counts, ends, table_sizes, table_ends, strict=True)
+            ],
+            dtype=np.int32,
+        ),
+        tables=_int32(chain.from_iterable(work.block_table for work in batch), sum(table_sizes)),
+        rows=np.array([end - 1 for work, end in zip(batch, ends, strict=True) if work.sample], dtype=np.int32),
+    )
 
 
-def _int32(values: Sequence[object]) -> Int32Array:
-    return np.ascontiguousarray(values, dtype=np.int32)
+def _int32(values: Iterable[int], count: int) -> Int32Array:
+    return np.fromiter(values, dtype=np.int32, count=count)

@@ -76,6 +76,8 @@ class Attention {
   }
 
  private:
+  static constexpr int TASKS_A_THREAD = 6;  // enough for threads to finish together
+
   enum Kind { DECODE, ROWS, TILES };
   struct Task {
     Kind kind;
@@ -103,7 +105,8 @@ class Attention {
   // prefix then read its blocks one after the other, while they are in cache.
   void plan_decode(int num_sequences, long tokens, int threads) {
     num_partials_ = 0;
-    const int run = (int)std::max<long>(4 * CHUNK, round_up((int)std::min<long>(tokens / (threads * 6) + 1, 1 << 20), CHUNK));
+    const long share = std::min<long>(tokens / (threads * TASKS_A_THREAD) + 1, 1 << 20);
+    const int run = std::max(2 * CHUNK, round_up((int)share, CHUNK));
     int longest = 0;
     for (int s = 0; s < num_sequences; s++) {
       if (sequences_[s].num != 1) continue;

@@ -119,8 +119,8 @@ inline size_t num_sums(int rows) { return (size_t)round_up(rows, PANEL) * PANEL 
 #if TG_AMX
 constexpr int K_CHUNK = 640;  // 32 columns of it are 40 KiB: they stay in L1 while the rows go by
 
-// Panels of one thread on tiles. Sums that are not made in place go to scratch, and a block of them is finished while the
-// next block is computed.
+// Panels of one thread on tiles. Sums that are not made in place go to scratch, and a block of them is finished while
+// the next block is computed.
 class TileGemm {
  public:
   // `sums` is scratch of `num_sums(rows)` floats.
@@ -178,9 +178,11 @@ class TileGemm {
     const bf16* a = a_.at(rows_.from + p.block * PANEL, p.from * 32);
     const bf16* b = w_.panel(p.panel) + p.from * 1024;
     // With one block of rows the weights are read once: run 8 KiB ahead. Else fetch the next panel bit by bit.
-    const int lines = blocks_ == 1 ? 32 : 32 / blocks_ + 1;
-    const bf16* ahead = blocks_ == 1 ? b + 4096 : w_.panel(p.panel + 1) + (size_t)(p.from * blocks_ + p.block * p.steps) * lines * 32;
-    tile_mm<true>({a, a + all_steps * 512, 64, 512}, {b, b + 32, 128, 1024}, p.steps, init, out, [&](int step) {
+    const bool once = blocks_ == 1;
+    const int lines = once ? 32 : 32 / blocks_ + 1;
+    const size_t step_of_panel = (size_t)p.from * blocks_ + p.block * p.steps;
+    const bf16* ahead = once ? b + 4096 : w_.panel(p.panel + 1) + step_of_panel * lines * 32;
+    tile_mm(a, a + all_steps * 512, b, p.steps, init, out, [&](int step) {
       for (int line = 0; line < lines; line++) prefetch_l2(ahead + (step * lines + line) * 32);
       between(step);
     });

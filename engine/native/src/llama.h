@@ -141,7 +141,8 @@ class Llama {
   }
 
   void begin(const Batch& b, int row) {
-    embed<T>(static_cast<const T*>(c_.embedding), weight(c_.head, c_.vocab, c_.hidden), b.token_ids[row], residual(row));
+    const Weight<T> head = weight(c_.head, c_.vocab, c_.hidden);
+    embed<T>(static_cast<const T*>(c_.embedding), head, b.token_ids[row], residual(row));
     rotary_angles(places_[row].position, inv_freq_.data(), c_.head_dim / 2, c_.rope_scale,
                   angles_.data() + (size_t)row * c_.head_dim);
   }

@@ -1,4 +1,4 @@
-// The one AMX micro-kernel: a 32x32 float block += bf16 A (two tiles of 16 rows) times bf16 B (two tiles of 16 columns).
+// AMX: the tile registers and the three products made with them.
 #pragma once
 #include "vec.h"
 #if defined(__AMX_BF16__) && defined(__AMX_TILE__) && defined(__linux__)
@@ -54,13 +54,6 @@ class TileScope {
   bool enabled_;
 };
 
-struct TileOperand {
-  const bf16* first;
-  const bf16* second;
-  long row_bytes;
-  long step;  // elements from one group of 32 summed values to the next
-};
-
 // 32 rows of 32 floats, `row` floats apart; 0 repeats one row.
 template <class Float>
 struct TileBlock {
@@ -68,11 +61,12 @@ struct TileBlock {
   long row;
 };
 
-// out = init + a * b; `init.data` null is zero. A is read past L1 when `stream_a`: B, which is used again, stays there.
-// `between(step)` runs while the tiles compute: they leave the vector units idle.
-template <bool stream_a, class F>
-TG_INLINE void tile_mm(TileOperand a, TileOperand b, int steps, TileBlock<const float> init, TileBlock<float> out,
-                       F&& between) {
+// out = init + a * b; `init.data` null is zero. `a` are two runs of activation tiles, `b` is a weight panel: gemm.h.
+// A is read past L1: B, which is used again, stays there. `between(step)` runs while the tiles compute: they leave the
+// vector units idle.
+template <class F>
+TG_INLINE void tile_mm(const bf16* first, const bf16* second, const bf16* b, int steps, TileBlock<const float> init,
+                       TileBlock<float> out, F&& between) {
   if (init.data) {
     _tile_loadd(0, init.data, init.row * 4);
     _tile_loadd(1, init.data + 16, init.row * 4);
@@ -85,17 +79,12 @@ TG_INLINE void tile_mm(TileOperand a, TileOperand b, int steps, TileBlock<const 
     _tile_zero(3);
   }
   for (int s = 0; s < steps; s++) {
-    if constexpr (stream_a) {
-      _tile_stream_loadd(4, a.first + s * a.step, a.row_bytes);
-      _tile_stream_loadd(5, a.second + s * a.step, a.row_bytes);
-    } else {
-      _tile_loadd(4, a.first + s * a.step, a.row_bytes);
-      _tile_loadd(5, a.second + s * a.step, a.row_bytes);
-    }
-    _tile_loadd(6, b.first + s * b.step, b.row_bytes);
+    _tile_stream_loadd(4, first + s * 512, 64);
+    _tile_stream_loadd(5, second + s * 512, 64);
+    _tile_loadd(6, b + s * 1024, 128);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(2, 5, 6);
-    _tile_loadd(7, b.second + s * b.step, b.row_bytes);
+    _tile_loadd(7, b + s * 1024 + 32, 128);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(3, 5, 7);
     between(s);
@@ -107,8 +96,8 @@ TG_INLINE void tile_mm(TileOperand a, TileOperand b, int steps, TileBlock<const 
 }
 
 // Scores of 16 queries over two groups of keys: out[16][32]. Tiles in the shape ATTENTION.
-TG_INLINE void tile_scores(const bf16* q, long q_row_bytes, const bf16* first, const bf16* second, int steps, float* out,
-                           long out_row) {
+TG_INLINE void tile_scores(const bf16* q, long q_row_bytes, const bf16* first, const bf16* second, int steps,
+                           float* out, long out_row) {
   _tile_zero(0);
   _tile_zero(1);
   for (int s = 0; s < steps; s++) {

@@ -1,4 +1,4 @@
-// Sixteen float lanes, written once for every CPU: GCC and Clang lower the 64-byte vector type to AVX-512, AVX2 or NEON.
+// Sixteen float lanes for every CPU: compilers lower the 64-byte vector type to AVX-512, AVX2 or NEON.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -76,7 +76,8 @@ TG_INLINE f32v mac(f32v acc, const float* weights, float x) { return acc + load(
 
 TG_INLINE f32v mac(f32v acc, const bf16* weights, uint32_t x) {
 #if defined(__AVX512BF16__)
-  return (f32v)_mm512_dpbf16_ps((__m512)acc, (__m512bh)_mm512_loadu_si512(weights), (__m512bh)_mm512_set1_epi32((int)x));
+  const __m512bh both = (__m512bh)_mm512_loadu_si512(weights);
+  return (f32v)_mm512_dpbf16_ps((__m512)acc, both, (__m512bh)_mm512_set1_epi32((int)x));
 #else
   u32v pair;
   std::memcpy(&pair, weights, sizeof pair);
