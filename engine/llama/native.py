@@ -102,7 +102,7 @@ class NativeLlama:
             num, room = len(work.token_ids), len(work.block_table) * self._block_size
             if num < 1 or work.start < 0 or work.start + num > room:
                 raise ValueError(
-                    f"sequence {work.seq_id}: {num} tokens from position {work.start} do not fit a table of {room} slots"
+                    f"sequence {work.seq_id}: {num} tokens from {work.start} on do not fit a table of {room} slots"
                 )
         bounds = (("token id", flat.token_ids, self._shape.vocab), ("block", flat.tables, self._num_blocks))
         for name, values, bound in bounds:

@@ -215,8 +215,8 @@ def test_wrong_indices_are_refused(case: Case, kernels: Kernels) -> None:
         ([5, 193], 0, [0], "token id of 5 to 193 is outside 0 to 192"),
         ([-1], 0, [0], "token id of -1"),
         ([5], 0, [NUM_BLOCKS], "block of 64 to 64 is outside 0 to 63"),
-        ([5] * 17, 0, [0], "17 tokens from position 0 do not fit a table of 16 slots"),
-        ([5], 1, [0], "0 tokens from position 1 do not fit"),
+        ([5] * 17, 0, [0], "17 tokens from 0 on do not fit a table of 16 slots"),
+        ([5], 1, [0], "0 tokens from 1 on do not fit"),
     ):
         with pytest.raises(ValueError, match=message):
             driver.step((tokens, start, table, True))

@@ -3,6 +3,7 @@
 import platform
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,15 @@ from engine.request import SamplingParams
 
 NUM_BLOCKS = 80
 Step = list[SequenceWork]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """Tiny products are quicker without torch's workers; the kernels get threads of their own."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=["", "-march=x86-64-v3"], ids=["this CPU", "AVX2"])
