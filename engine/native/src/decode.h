@@ -66,22 +66,32 @@ struct Span {
   int from, to;  // token positions, `to` excluded
 };
 
-// R query heads that share a KV head, over one chunk of tokens.
+// Keys of a chunk's groups, of the first KV head.
+template <class T>
+struct ChunkKeys {
+  const T* group[CHUNK / GROUP];
+
+  // Past the last token the last group stands in.
+  ChunkKeys(const KvLayer<T>& kv, const int32_t* table, int from, int end) {
+    for (int g = 0; g < CHUNK / GROUP; g++) group[g] = kv.keys(table, 0, std::min(from + g * GROUP, end - 1) / GROUP);
+  }
+};
+
+// R query heads that share a KV head, over one chunk of tokens; `next` is fetched meanwhile. `head` is the KV head's
+// distance from the first.
 template <class T, int R>
-void attend_chunk(const KvLayer<T>& kv, const int32_t* table, int head, const T* q, float scale_log2, Span chunk,
-                  Span seen, float* max_, float* sum_, float* acc) {
+void attend_chunk(const KvLayer<T>& kv, size_t head, const ChunkKeys<T>& keys, const ChunkKeys<T>& next, const T* q,
+                  float scale_log2, Span chunk, Span seen, float* max_, float* sum_, float* acc) {
   constexpr int W = Packed<T>::PER_WORD;
-  const int first = chunk.from / GROUP, groups = (chunk.to - chunk.from + GROUP - 1) / GROUP;
-  const int last = (seen.to - 1) / GROUP;
+  const int groups = (chunk.to - chunk.from + GROUP - 1) / GROUP;
   alignas(64) float score[R][CHUNK];
   alignas(64) T weight[R][CHUNK];
   f32v top[R];
   for (int r = 0; r < R; r++) top[r] = splat(max_[r]);
   for (int g = 0; g < groups; g++) {
-    const T* ahead = kv.keys(table, head, std::min(first + g + CHUNK / GROUP, last));
     f32v s[R];
-    scores<T, R>(kv, q, kv.keys(table, head, first + g), ahead, s);
-    const int position = (first + g) * GROUP;
+    scores<T, R>(kv, q, keys.group[g] + head, next.group[g] + head, s);
+    const int position = chunk.from + g * GROUP;
     const bool edge = position < seen.from || position + GROUP > seen.to;
     for (int r = 0; r < R; r++) {
       s[r] *= scale_log2;
@@ -108,8 +118,7 @@ void attend_chunk(const KvLayer<T>& kv, const int32_t* table, int head, const T*
       store(acc + r * kv.head_dim + d, load(acc + r * kv.head_dim + d) * shrink);
   }
   for (int g = 0; g < groups; g++) {
-    const T* values = kv.values(kv.keys(table, head, first + g));
-    const T* ahead = kv.values(kv.keys(table, head, std::min(first + g + CHUNK / GROUP, last)));
+    const T *values = kv.values(keys.group[g] + head), *ahead = kv.values(next.group[g] + head);
     int d = 0;
     for (; d + 4 * LANES <= kv.head_dim; d += 4 * LANES)
       weigh<T, R, 4>(kv.head_dim, &weight[0][g * GROUP], values + d * W, ahead + d * W, acc + d);
@@ -122,15 +131,17 @@ void attend_chunk(const KvLayer<T>& kv, const int32_t* table, int head, const T*
 template <class T>
 void attend(const KvLayer<T>& kv, const int32_t* table, int heads, const T* q, float scale_log2, Span seen,
             const Partial& state) {
-  const int per_kv_head = heads / kv.heads, D = kv.head_dim;
-  for (int from = seen.from / GROUP * GROUP; from < seen.to; from += CHUNK) {
+  const int per_kv_head = heads / kv.heads, D = kv.head_dim, start = seen.from / GROUP * GROUP;
+  ChunkKeys<T> keys(kv, table, start, seen.to);
+  for (int from = start; from < seen.to; from += CHUNK) {
+    const ChunkKeys<T> next(kv, table, from + CHUNK, seen.to);
     const Span chunk{from, std::min(from + CHUNK, seen.to)};
     for (int kv_head = 0; kv_head < kv.heads; kv_head++)
       for (int g = 0; g < per_kv_head;) {
         const int h = kv_head * per_kv_head + g, left = per_kv_head - g;
         auto run = [&](auto rows) {
-          attend_chunk<T, decltype(rows)::value>(kv, table, kv_head, q + h * D, scale_log2, chunk, seen, state.max + h,
-                                                 state.sum + h, state.acc + h * D);
+          attend_chunk<T, decltype(rows)::value>(kv, kv_head * kv.head_stride(), keys, next, q + h * D, scale_log2,
+                                                 chunk, seen, state.max + h, state.sum + h, state.acc + h * D);
           g += decltype(rows)::value;
         };
         if (left >= 4) run(std::integral_constant<int, 4>{});
@@ -138,6 +149,7 @@ void attend(const KvLayer<T>& kv, const int32_t* table, int heads, const T* q, f
         else if (left == 2) run(std::integral_constant<int, 2>{});
         else run(std::integral_constant<int, 1>{});
       }
+    keys = next;
   }
 }
 
