@@ -41,17 +41,27 @@ class KVCache:
         """Blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def admit(self, namespace: Namespace, tokens: Sequence[int], num_blocks: int) -> Lease | None:
+    @property
+    def num_available(self) -> int:
+        """Blocks that nobody holds and that are promised to nobody."""
+        return self.pool.num_free + self.pool.num_idle - self._reserved
+
+    def find(self, namespace: Namespace, tokens: Sequence[int]) -> list[Node]:
+        """What is cached of `tokens`, never all of them: the last is left to compute."""
+        return self._find(Lease(namespace, tokens, 0))
+
+    def admit(
+        self, namespace: Namespace, tokens: Sequence[int], num_blocks: int, found: list[Node] | None = None
+    ) -> Lease | None:
         """Lease `num_blocks` in all for a sequence that knows `tokens`, beginning with what is cached of them.
 
-        The cached part never covers all of `tokens`: the last is left to compute. Blocks that are not cached are
-        promised, and taken by `allocate` as they are needed. None if that promise could not be kept now.
+        `found` is what `find` says, if it was asked. Blocks that are not cached are promised, and taken by `allocate`
+        as they are needed. None if that promise could not be kept now.
         """
         lease = Lease(namespace, tokens, num_blocks)
-        found = self._find(lease)
+        found = self._find(lease) if found is None else found
         idle_found = sum(self.pool.refs(node.block) == 0 for node in found)
-        available = self.pool.num_free + self.pool.num_idle - idle_found - self._reserved
-        if lease.reserved - len(found) > available:
+        if lease.reserved - len(found) > self.num_available - idle_found:
             return None
         self._reserved += lease.reserved
         self._adopt(lease, found)
@@ -65,8 +75,30 @@ class KVCache:
         self._adopt(lease, found)
         return len(found) * self.block_size
 
+    def next_block(self, lease: Lease) -> Hashable | None:
+        """What identifies the block that `lease` has to fill next, wherever others have to fill the same.
+
+        None where no other sequence could use it. Valid until the tree changes.
+        """
+        return self._place(lease.namespace, lease.tokens, lease.node, lease.num_filed) if not lease.unfiled else None
+
+    def block_after(self, namespace: Namespace, tokens: Sequence[int], found: list[Node]) -> Hashable | None:
+        """What `next_block` would say of a sequence that begins with the blocks `found`."""
+        return self._place(namespace, tokens, found[-1] if found else None, len(found))
+
+    def lacking(self, leases: Iterable[tuple[Lease, int]]) -> int:
+        """How many blocks there are too few for each lease to cover its number of tokens; 0 if all can."""
+        needed = 0
+        for lease, num_tokens in leases:
+            missing = self.blocks_for(num_tokens) - len(lease.table)
+            needed += max(0, missing - lease.reserved)
+        return max(0, needed - self.num_available)
+
     def allocate(self, lease: Lease, num_tokens: int) -> None:
-        """Take promised blocks until the table covers `num_tokens`, evicting idle blocks where none is free."""
+        """Take blocks until the table covers `num_tokens`, evicting idle blocks where none is free.
+
+        Promised blocks are always there; beyond the promise, see `lacking`.
+        """
         while len(lease.table) * self.block_size < num_tokens:
             if not self.pool.num_free:
                 self._forget(self.pool.oldest_idle())
@@ -106,6 +138,10 @@ class KVCache:
         """Tokens of this prefix that are in full cached blocks. Takes no lock and moves nothing in LRU order."""
         return self.block_size * sum(1 for _ in self._tree.find(namespace, token_ids, None, 0))
 
+    def blocks_by_namespace(self) -> dict[Namespace, int]:
+        """Cached blocks, in use and idle, by namespace; from any thread."""
+        return self._tree.num_blocks_by_namespace()
+
     def flush(self, namespace: Namespace | None = None) -> int:
         """Free all idle blocks, or those of one namespace; returns how many."""
         blocks = [b for b in self.pool.idle_blocks() if namespace in (None, self._tree.node(b).namespace)]
@@ -141,6 +177,12 @@ class KVCache:
         most = (len(lease.tokens) - 1) // self.block_size - lease.num_filed
         return list(islice(self._tree.find(lease.namespace, lease.tokens, lease.node, lease.num_filed), max(most, 0)))
 
+    def _place(self, namespace: Namespace, tokens: Sequence[int], node: Node | None, index: int) -> Hashable | None:
+        end = (index + 1) * self.block_size
+        if not self._sharing or end >= len(tokens):
+            return None
+        return node or namespace, tuple(tokens[end - self.block_size : end])
+
     def _adopt(self, lease: Lease, found: list[Node]) -> None:
         for node in found:
             self.pool.share(node.block)
@@ -152,8 +194,9 @@ class KVCache:
     def _append(self, lease: Lease, block: int) -> None:
         lease.table.append(block)
         lease.share_s -= self.pool.share_s(block)
-        lease.reserved -= 1
-        self._reserved -= 1
+        if lease.reserved:
+            lease.reserved -= 1
+            self._reserved -= 1
 
     def _switch(self, lease: Lease, index: int, block: int) -> None:
         self.pool.share(block)

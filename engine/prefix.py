@@ -4,6 +4,7 @@ A block's place is (namespace, parent, its own tokens). Namespaces are tuples co
 `("a", "bc")` are as far apart as any two.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 Namespace = tuple[str, ...]
@@ -43,6 +44,7 @@ class PrefixTree:
         self._key = key
         self._roots: dict[Namespace, Node] = {}
         self._nodes: dict[int, Node] = {}
+        self._sizes: dict[Namespace, int] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -73,6 +75,7 @@ class PrefixTree:
         node = parent.children.get(key)
         if node is None:
             node = parent.children[key] = self._nodes[block] = Node(namespace, parent, tokens, block)
+            self._sizes[namespace] = self._sizes.get(namespace, 0) + 1
         return node if node.tokens == tokens else None
 
     def remove(self, block: int) -> None:
@@ -86,8 +89,14 @@ class PrefixTree:
             raise RuntimeError(f"block {block} is no leaf: {len(node.children)} children")
         del self._nodes[block]
         del node.parent.children[self._key(node.tokens)]
+        self._sizes[node.namespace] -= 1
         if not node.parent.children and node.parent.block == NO_BLOCK:
             del self._roots[node.namespace]
+            del self._sizes[node.namespace]
+
+    def num_blocks_by_namespace(self) -> dict[Namespace, int]:
+        """Blocks filed in each namespace; a copy that any thread may ask for."""
+        return self._sizes.copy()
 
     def node(self, block: int) -> Node:
         """The node that holds this block."""
@@ -112,6 +121,8 @@ class PrefixTree:
                     raise RuntimeError(f"block {child.block} is not full, or filed twice")
                 reachable[child.block] = child
                 stack.append(child)
+        if Counter(node.namespace for node in reachable.values()) != self._sizes:
+            raise RuntimeError(f"blocks by namespace are miscounted: {self._sizes}")
         if reachable != self._nodes:
             raise RuntimeError(f"block index {sorted(self._nodes)} differs from the tree {sorted(reachable)}")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from engine.detokenize import TextStream
 from engine.lease import Lease
 from engine.request import EngineRequest, Phase, Usage
+from engine.teams import Team
 
 
 @dataclass(slots=True)
@@ -19,16 +20,22 @@ class Meter:
     first_token: float | None = None
     last_token: float | None = None
     gaps_s: list[float] = field(default_factory=list)
+    predicted_ttft_s: float | None = None
     num_cached: int = 0
     num_computed: int = 0
-    """Prompt tokens computed."""
+    """Prompt tokens computed, each counted once."""
     num_recomputed: int = 0
+    """Tokens of prompt or output computed again after a preemption."""
     num_chunks: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
     sum_batch: int = 0
     pool_used_ratio: float = 0.0
     """The highest share of the pool in use at any step of this sequence."""
+    num_blocks_peak: int = 0
+    num_blocks_shared: int = 0
+    kv_block_s: float = 0.0
+    """Block-seconds, each divided by the block's holders."""
 
     def token(self, now: float) -> None:
         """A token was drawn."""
@@ -44,6 +51,12 @@ class Meter:
         self.sum_batch += batch_size
         self.pool_used_ratio = max(self.pool_used_ratio, pool_used_ratio)
 
+    def gave_back(self, lease: Lease, num_blocks: int) -> None:
+        """A lease, of `num_blocks` in the end, was released."""
+        self.num_blocks_peak = max(self.num_blocks_peak, num_blocks)
+        self.num_blocks_shared = max(self.num_blocks_shared, lease.num_shared)
+        self.kv_block_s += lease.share_s
+
 
 @dataclass(slots=True, eq=False)
 class SequenceState:
@@ -56,11 +69,24 @@ class SequenceState:
     text: TextStream
     stop_ids: frozenset[int]
     meter: Meter
+    team: Team
+    num_blocks: int
+    """KV blocks that it can need at most."""
     lease: Lease | None = None
     """Set while it runs."""
     num_computed: int = 0
+    num_known: int = 0
+    """The most of `tokens` that ever was in KV; what is computed below is computed again."""
     deadline: float = math.inf
     """The earliest instant that would end it in its present phase."""
+    num_uncached: int = 0
+    """While it waits: tokens that were not in the cache when it was last looked up."""
+    order: float = 0.0
+    """While it waits: its place in its team's queue, in seconds; the lowest is first."""
+    tag: float | None = None
+    """Its team's counter when it was first admitted; running prefills are computed in this order."""
+    charged: float = 0.0
+    """Service tokens that its team was charged for it."""
     blocked_at: int = -1
     """`KVCache.num_releases` when it last did not fit."""
 
@@ -79,6 +105,32 @@ class SequenceState:
         """Whether only the last drawn token is to compute."""
         return self.num_computed >= self.num_prompt and len(self.tokens) == self.num_computed + 1
 
+    @property
+    def interactive(self) -> bool:
+        """Whether somebody waits for each token, not for the whole."""
+        return self.request.objective == "interactive"
+
+    @property
+    def expected_output_left(self) -> float:
+        """Tokens that are probably still to come, at least one."""
+        return max(1.0, self.team.expected_output(self.request.max_tokens) - self.num_output)
+
+    def proceed(self, num_tokens: int, cached: bool) -> None:
+        """The next `num_tokens` are in KV, found there or computed; counts what of them is new."""
+        end = self.num_computed + num_tokens
+        if self.num_prompt <= self.num_computed == self.num_known:  # a decode, nearly always
+            self.num_computed = self.num_known = end
+            return
+        new = max(0, end - max(self.num_computed, self.num_known))
+        meter, new_prompt = self.meter, min(new, max(0, self.num_prompt - (end - new)))
+        if cached:
+            meter.num_cached += new_prompt
+        else:
+            meter.num_computed += new_prompt
+            meter.num_recomputed += num_tokens - new
+        self.num_computed = end
+        self.num_known = max(self.num_known, end)
+
     def open_phases(self) -> list[tuple[float, Phase]]:
         """Deadlines that can still pass, with their phases."""
         limits = self.request.deadlines
@@ -94,8 +146,8 @@ class SequenceState:
         self.deadline = min((instant for instant, _ in self.open_phases()), default=math.inf)
 
 
-def usage(seq: SequenceState, lease: Lease | None, num_blocks: int, block_bytes: int, now: float) -> Usage:
-    """What a sequence that ends `now` took. `lease` is released already; `num_blocks` were in its table."""
+def usage(seq: SequenceState, block_bytes: int, now: float) -> Usage:
+    """What a sequence that ends `now` took; its lease is released already."""
     meter = seq.meter
     gaps = sorted(meter.gaps_s)
     return Usage(
@@ -110,14 +162,15 @@ def usage(seq: SequenceState, lease: Lease | None, num_blocks: int, block_bytes:
         decode_ms=_ms(meter.first_token, now),
         inter_token_p50_ms=_quantile_ms(gaps, 0.5),
         inter_token_p95_ms=_quantile_ms(gaps, 0.95),
-        kv_blocks_peak=num_blocks,
-        kv_blocks_shared=lease.num_shared if lease else 0,
-        kv_bytes_peak=num_blocks * block_bytes,
-        kv_byte_seconds=lease.share_s * block_bytes if lease else 0.0,
+        kv_blocks_peak=meter.num_blocks_peak,
+        kv_blocks_shared=meter.num_blocks_shared,
+        kv_bytes_peak=meter.num_blocks_peak * block_bytes,
+        kv_byte_seconds=meter.kv_block_s * block_bytes,
         kv_pool_used_ratio=meter.pool_used_ratio,
         prefill_chunks=meter.num_chunks,
         preemptions=meter.num_preemptions,
         batch_size_mean=meter.sum_batch / meter.num_steps if meter.num_steps else None,
+        predicted_ttft_ms=_ms(0.0, meter.predicted_ttft_s),
     )
 
 
