@@ -21,6 +21,7 @@ from engine.sequence import SequenceState
 from engine.snapshot import snapshot
 from engine.steptime import StepTimeModel
 from engine.table import Emitted, RequestTable
+from engine.teams import OUTPUT_COST
 
 MAX_FAILURES_IN_A_ROW = 5
 
@@ -189,7 +190,8 @@ class EngineCore:
         """Count computed tokens and file the blocks that they fill."""
         lease = seq.lease
         assert lease is not None
-        seq.proceed(num_tokens, cached=False)
+        if num_prompt := seq.proceed(num_tokens, cached=False):
+            seq.team.served += num_prompt / seq.request.weight
         if seq.num_computed >= (lease.num_filed + 1) * self.cache.block_size:
             self.cache.commit(lease, seq.num_computed)
 
@@ -197,6 +199,7 @@ class EngineCore:
         """Add a drawn token; returns its delta, and the finish if it was the last."""
         seq.tokens.append(token)
         seq.meter.token(now)
+        seq.team.served += OUTPUT_COST / seq.request.weight
         self.counters.output_tokens += 1
         if len(seq.tokens) == seq.num_prompt + 1:
             seq.next_phase()

@@ -93,8 +93,8 @@ class Forecast:
         """Seconds from now until a queued request has its first token; None while too little was measured."""
         if not self._model.ready:
             return None
-        tag, ahead = self._ahead(seq)
-        return self._play([*ahead, seq], tag) / 1000
+        rank, ahead = self._ahead(seq)
+        return self._play([*ahead, seq], rank) / 1000
 
     def retry_after_s(self, now: float) -> float:
         """Seconds after which all that waits now should have begun."""
@@ -104,25 +104,21 @@ class Forecast:
         return self._retry[1]
 
     def _ahead(self, seq: SequenceState) -> tuple[float, list[SequenceState]]:
-        """The counter at which `seq` will begin, and those in the queue that begin before, if nobody else comes."""
+        """The rank that `seq` has when it begins, and those in the queue that begin before, if nobody else comes."""
         waiting = self._running.waiting
         ahead = waiting.ahead_in_team(seq)
-        tag = rank_of(seq) + sum(_cost(other) for other in ahead)
-        running = self._running
-        is_exempt = not running.num_places and running.may_exceed(seq.team, 1)
-        for team in running.teams.live():
-            if team is seq.team or (is_exempt and not running.may_exceed(team, 1)):
-                continue
-            counter = team.counter
-            for other in waiting.of_team(team):
-                if counter >= tag:
+        rank = rank_of(seq) + sum(_cost(other) for other in ahead)
+        for team in self._running.teams.live():
+            theirs = team.committed
+            for other in waiting.of_team(team) if team is not seq.team else ():
+                if theirs >= rank:
                     break
                 ahead.append(other)
-                counter += _cost(other)
-        return tag, ahead
+                theirs += _cost(other)
+        return rank, ahead
 
-    def _play(self, queue: Sequence[SequenceState], tag: float) -> float:
-        """Milliseconds until the last of `queue` has its first token; prefills admitted before `tag` come first."""
+    def _play(self, queue: Sequence[SequenceState], rank: float) -> float:
+        """Milliseconds until the last of `queue`, of this rank, has its first token."""
         running, last = list(self._running.sequences.values()), queue[-1]
         num_places = self._running.num_places + self._running.may_exceed(last.team, 1)
         future = Future(num_places, self._cache.num_available, self._kinds(running, queue))
@@ -134,7 +130,7 @@ class Forecast:
             queue = [last]  # while there are places, the short do not wait for the long
         else:
             for seq in running:
-                if not seq.decoding and (seq.tag or 0.0) < tag:
+                if not seq.decoding and (seq.team is last.team or seq.team.committed <= rank):
                     future.compute(seq.num_pending, self._model.prefill_ms(seq.num_pending, seq.num_computed))
                     future.decode(seq)
         for seq in queue:

@@ -78,16 +78,18 @@ class RunningSet:
         Args:
             now: when it begins.
             computing: blocks that others are filling; who would have to fill the same waits until they are found.
-            before: only if it comes no later than this rank.
+            before: only if it comes before this rank.
             most_uncached: only if no more of its tokens are to compute.
         """
         while len(self.waiting) and self._num_refused < MAX_REFUSED and len(self) < self._max_running + self._extra:
             seq = self._choose(most_uncached)
-            if seq is None or (seq is not self._stuck and rank_of(seq) > before):
+            if seq is None or (seq is not self._stuck and rank_of(seq) >= before):
                 return None
             if most_uncached is not None and self.num_places <= 1 and seq is not self._choose(None):
                 return None  # the last place goes by rank, or the short would take every one
-            if not self._team_may(seq):
+            if not self._has_place(seq.team):
+                return None
+            if not self._has_share(seq):
                 self._refused.add(seq.team)
                 self._stuck = None if seq is self._stuck else self._stuck
             elif self._begin(seq, computing, now):
@@ -142,13 +144,16 @@ class RunningSet:
             return self._stuck
         return self.waiting.pick(self._refused, most_uncached)
 
-    def _team_may(self, seq: SequenceState) -> bool:
-        """Whether the request's team has a place and, of its KV share, the blocks."""
-        share, team = seq.request.kv_share, seq.team
-        if share is not None and team.num_blocks + seq.num_blocks > int(share * self._cache.pool.num_blocks):
-            self.teams.lift(team)
-            return False
+    def _has_place(self, team: Team) -> bool:
         return len(self) < self._max_running or self._is_below_share(team)
+
+    def _has_share(self, seq: SequenceState) -> bool:
+        """Whether the request's team may hold so many more blocks."""
+        share, team = seq.request.kv_share, seq.team
+        if share is None or team.num_blocks + seq.num_blocks <= int(share * self._cache.pool.num_blocks):
+            return True
+        self.teams.lift(team)
+        return False
 
     def _is_below_share(self, team: Team, num_more: int = 1) -> bool:
         return team.num_running + num_more <= self.teams.fair_places(team, self._max_running)
@@ -176,16 +181,23 @@ class RunningSet:
 
     def _enrol(self, seq: SequenceState, num_cached: int, now: float) -> None:
         team, weight = seq.team, seq.request.weight
+        if seq.tag is None:
+            seq.tag = self._next_tag(team)
         self.waiting.remove(seq)
         self.sequences[seq.seq_id] = seq
         team.num_running += 1
         team.num_blocks += seq.num_blocks
         seq.proceed(num_cached, cached=True)
-        if seq.tag is None:
-            seq.tag, seq.charged = team.counter, team.cost(seq.num_pending, seq.request.max_tokens)
+        if seq.meter.scheduled is None:
+            seq.charged = team.cost(seq.num_pending, seq.request.max_tokens)
             self.teams.charge(team, seq.charged, weight)
             seq.meter.scheduled = now
             seq.next_phase()
+
+    def _next_tag(self, team: Team) -> float:
+        """After all prefills of its own team, before those of teams that were given more."""
+        others = (seq for seq in self.sequences.values() if not seq.decoding and seq.team.committed > team.committed)
+        return min((math.nextafter(seq.tag or 0.0, -math.inf) for seq in others), default=team.committed)
 
     def _promise(self, seq: SequenceState) -> int:
         """Blocks to promise: all that it can need, or less where that is over-committed and did not fail before."""

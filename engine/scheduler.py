@@ -65,8 +65,6 @@ class Scheduler:
             (decoding if seq.decoding else prefilling).append(seq)
         if len(decoding) >= self._max_rows and (begun := running.begin_next(now, ())):
             prefilling.append(begun)
-        if prefilling:
-            running.teams.serve(min(map(_tag, prefilling)))
         for seq in self._take_turns(decoding, self._max_rows - bool(prefilling)):
             self._add(seq, 1, step)
         context = sum([scheduled.work.start for scheduled in step.batch])
@@ -110,7 +108,7 @@ class Scheduler:
         scheduled = {item.seq for item in step.batch}
         queue = sorted((seq for seq in prefilling if seq not in scheduled), key=_tag, reverse=True)
         while left > 0 and len(step.batch) < self._max_rows:
-            before = _tag(queue[-1]) if queue else math.inf
+            before = queue[-1].team.committed if queue else math.inf
             seq = self._running.begin_next(step.now, step.computing, before=before) or (queue.pop() if queue else None)
             if seq is None:
                 break

@@ -84,7 +84,7 @@ class SequenceState:
     order: float = 0.0
     """While it waits: its place in its team's queue, in seconds; the lowest is first."""
     tag: float | None = None
-    """Its team's counter when it was first admitted; running prefills are computed in this order."""
+    """Its rank when it was first admitted: running prefills are computed in this order."""
     charged: float = 0.0
     """Service tokens that its team was charged for it."""
     blocked_at: int = -1
@@ -115,12 +115,12 @@ class SequenceState:
         """Tokens that are probably still to come, at least one."""
         return max(1.0, self.team.expected_output(self.request.max_tokens) - self.num_output)
 
-    def proceed(self, num_tokens: int, cached: bool) -> None:
-        """The next `num_tokens` are in KV, found there or computed; counts what of them is new."""
+    def proceed(self, num_tokens: int, cached: bool) -> int:
+        """The next `num_tokens` are in KV, found there or computed; returns how many tokens of the prompt are new."""
         end = self.num_computed + num_tokens
         if self.num_prompt <= self.num_computed == self.num_known:  # a decode, nearly always
             self.num_computed = self.num_known = end
-            return
+            return 0
         new = max(0, end - max(self.num_computed, self.num_known))
         meter, new_prompt = self.meter, min(new, max(0, self.num_prompt - (end - new)))
         if cached:
@@ -130,6 +130,7 @@ class SequenceState:
             meter.num_recomputed += num_tokens - new
         self.num_computed = end
         self.num_known = max(self.num_known, end)
+        return new_prompt
 
     def open_phases(self) -> list[tuple[float, Phase]]:
         """Deadlines that can still pass, with their phases."""

@@ -1,8 +1,8 @@
 """Fair shares between teams: each has a virtual token counter (Sheng et al., Fairness in Serving LLMs, OSDI 2024).
 
-A team's counter is the service it took over its weight; who has the lowest is served next. Service is counted in
-tokens: each computed prompt token is one, each output token `OUTPUT_COST`; tokens from the prefix cache are free.
-A request is charged at its admission for what it is expected to take, and the difference is settled at its end.
+A team's counter is the service it was given over its weight; who was given the least is next. Service is counted in
+tokens: a computed prompt token is one, an output token `OUTPUT_COST`; tokens from the prefix cache are free. What a
+request will probably still take counts from its admission on, so that places that become free together are shared.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,10 @@ class Team:
 
     name: str
     weight: float = 1.0
-    counter: float = 0.0
+    served: float = 0.0
     """Service over weight so far."""
+    committed: float = 0.0
+    """The same, and what its running requests will probably still take; the lowest is next."""
     output_ratio: float = 1.0
     """What its answers lately had of the tokens that they were granted."""
     num_waiting: int = 0
@@ -46,7 +48,7 @@ class Teams:
         self._teams: dict[str, Team] = {}
         self._output_ratio = 1.0
         self._floor = 0.0
-        """The counter at which the request in service began: nobody starts below, so that idling earns nothing."""
+        """The highest counter of a team that was next: where newcomers start while nobody waits."""
 
     def __iter__(self) -> Iterator[Team]:
         return iter(self._teams.values())
@@ -70,23 +72,20 @@ class Teams:
         team.num_waiting += 1
 
     def lift(self, team: Team) -> None:
-        """Let a team that asked for less than its share, or might not have it, start from now.
-
-        Start-time fair queueing (Goyal, Vin, Cheng, 1996): virtual time is where the request in service started.
-        """
-        team.counter = max(team.counter, self._floor)
-
-    def serve(self, tag: float) -> None:
-        """The prompt that is computed now was admitted at this counter, the lowest of those in work."""
-        self._floor = max(self._floor, tag)
+        """Let a team that asked for less than its share, or could not have it, start level with those that wait."""
+        others = [other.served for other in self._teams.values() if other.num_waiting and other is not team]
+        floor = min(others, default=self._floor)
+        team.served = max(team.served, floor)
+        team.committed = max(team.committed, floor)
 
     def charge(self, team: Team, service: float, weight: float) -> None:
-        """A request of this team begins."""
-        team.counter += service / weight
+        """A request of this team begins that will probably take so much."""
+        self._floor = max(self._floor, team.served)
+        team.committed += service / weight
 
     def settle(self, team: Team, difference: float, weight: float) -> None:
         """A request ended and took `difference` more than it was charged for; a negative one is given back."""
-        team.counter += difference / weight
+        team.committed += difference / weight
 
     def observe(self, team: Team, num_output: int, max_tokens: int) -> None:
         """An answer ended by itself after `num_output` tokens."""
@@ -98,7 +97,7 @@ class Teams:
         """A request of this team is gone; forget the team if nothing is left to remember."""
         if team.num_waiting or team.num_running:
             return
-        if team.counter <= self._floor:
+        if team.committed <= self._floor:
             del self._teams[team.name]
         if not self.live():
             self._teams.clear()

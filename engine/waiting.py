@@ -93,7 +93,7 @@ class WaitingQueue:
     def pick(self, passed: Container[Team | SequenceState], most_uncached: int | None = None) -> SequenceState | None:
         """The next to run, but for the teams and requests in `passed` and for longer ones than `most_uncached`.
 
-        The team with the lowest counter comes first, one with less running first among equals; a preempted request
+        The team that is next by its counter comes first, one with less running first among equals; a preempted request
         stands where it stood when it was first admitted.
         """
         best, best_rank = None, (0.0, 0.0)
@@ -175,7 +175,7 @@ class WaitingQueue:
 
 def rank_of(seq: SequenceState) -> float:
     """A waiting request's place among all teams' requests; the lowest is first."""
-    return seq.team.counter if seq.tag is None else min(seq.tag, seq.team.counter)
+    return seq.team.committed if seq.tag is None else min(seq.tag, seq.team.committed)
 
 
 def _next_last(seq: SequenceState) -> tuple[bool, float, int]:
