@@ -130,7 +130,7 @@ class Forecast:
             queue = [last]  # while there are places, the short do not wait for the long
         else:
             for seq in running:
-                if not seq.decoding and (seq.team is last.team or seq.team.committed <= rank):
+                if not seq.decoding and (seq.team is last.team or seq.team.served < rank):
                     future.compute(seq.num_pending, self._model.prefill_ms(seq.num_pending, seq.num_computed))
                     future.decode(seq)
         for seq in queue:

@@ -11,7 +11,7 @@ from engine.steptime import StepTimeModel
 from engine.teams import OUTPUT_COST, Team, Teams
 from engine.waiting import WaitingQueue, rank_of
 
-EXTRA_PLACES = 8
+EXTRA_PLACES = 4
 """One place in so many is added for teams that run less than their fair share when all places are taken."""
 MAX_REFUSED = 16
 """Requests that may be refused in one step; most cost a look into the prefix tree."""
@@ -70,7 +70,7 @@ class RunningSet:
         now: float,
         computing: Container[Hashable],
         *,
-        before: float = math.inf,
+        before: SequenceState | None = None,
         most_uncached: int | None = None,
     ) -> SequenceState | None:
         """Let the next request run that fits; None if there is none.
@@ -78,12 +78,12 @@ class RunningSet:
         Args:
             now: when it begins.
             computing: blocks that others are filling; who would have to fill the same waits until they are found.
-            before: only if it comes before this rank.
+            before: only if it goes before this running prefill.
             most_uncached: only if no more of its tokens are to compute.
         """
         while len(self.waiting) and self._num_refused < MAX_REFUSED and len(self) < self._max_running + self._extra:
             seq = self._choose(most_uncached)
-            if seq is None or (seq is not self._stuck and rank_of(seq) >= before):
+            if seq is None or (before is not None and seq is not self._stuck and not _goes_before(seq, before)):
                 return None
             if most_uncached is not None and self.num_places <= 1 and seq is not self._choose(None):
                 return None  # the last place goes by rank, or the short would take every one
@@ -182,7 +182,7 @@ class RunningSet:
     def _enrol(self, seq: SequenceState, num_cached: int, now: float) -> None:
         team, weight = seq.team, seq.request.weight
         if seq.tag is None:
-            seq.tag = self._next_tag(team)
+            seq.tag = self._next_tag(seq)
         self.waiting.remove(seq)
         self.sequences[seq.seq_id] = seq
         team.num_running += 1
@@ -194,10 +194,10 @@ class RunningSet:
             seq.meter.scheduled = now
             seq.next_phase()
 
-    def _next_tag(self, team: Team) -> float:
-        """After all prefills of its own team, before those of teams that were given more."""
-        others = (seq for seq in self.sequences.values() if not seq.decoding and seq.team.committed > team.committed)
-        return min((math.nextafter(seq.tag or 0.0, -math.inf) for seq in others), default=team.committed)
+    def _next_tag(self, seq: SequenceState) -> float:
+        """Before the running prefills of teams that were given more already, after all others."""
+        others = (other for other in self.sequences.values() if not other.decoding and _goes_before(seq, other))
+        return min((math.nextafter(other.tag or 0.0, -math.inf) for other in others), default=seq.team.committed)
 
     def _promise(self, seq: SequenceState) -> int:
         """Blocks to promise: all that it can need, or less where that is over-committed and did not fail before."""
@@ -234,6 +234,11 @@ class RunningSet:
         seq.team.num_running -= 1
         seq.team.num_blocks -= seq.num_blocks
         del self.sequences[seq.seq_id]
+
+
+def _goes_before(seq: SequenceState, other: SequenceState) -> bool:
+    """Whether a request that begins is computed before another team's prefill, begun though that is."""
+    return seq.team is not other.team and rank_of(seq) <= other.team.served
 
 
 def _first_to_go(seq: SequenceState) -> tuple[int, float, int]:

@@ -3,7 +3,6 @@
 Every running decode comes first; then prefill, up to half of it for the shortest, the rest in order of fair shares.
 """
 
-import math
 from collections import Counter, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -108,8 +107,8 @@ class Scheduler:
         scheduled = {item.seq for item in step.batch}
         queue = sorted((seq for seq in prefilling if seq not in scheduled), key=_tag, reverse=True)
         while left > 0 and len(step.batch) < self._max_rows:
-            before = queue[-1].team.committed if queue else math.inf
-            seq = self._running.begin_next(step.now, step.computing, before=before) or (queue.pop() if queue else None)
+            newcomer = self._running.begin_next(step.now, step.computing, before=queue[-1] if queue else None)
+            seq = newcomer or (queue.pop() if queue else None)
             if seq is None:
                 break
             left -= self._chunk(seq, left, step)

@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -55,8 +55,9 @@ class Bench:
         """When each of a request's tokens came."""
         self.requests: dict[str, EngineRequest] = {}
         self.arrived: dict[str, float] = {}
-        self.then: dict[str, Callable[[], None]] = {}
+        self.then: dict[str, Callable[[Finish], None]] = {}
         """What happens at a request's end."""
+        self._ids = count()
         self.rng = random.Random(7)
         self._arrivals: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -109,7 +110,7 @@ class Bench:
     def at(self, instant: float, request_id: str, prompt: Sequence[int], max_tokens: int = 4, **fields: Any) -> None:
         """Submit when `play` comes to `instant`, or right after the step in which that passes."""
         submit = lambda: self.add(request_id, prompt, max_tokens, arrived=instant, **fields)  # noqa: E731
-        heappush(self._arrivals, (instant, len(self.requests) + len(self._arrivals), submit))
+        heappush(self._arrivals, (instant, next(self._ids), submit))
 
     def play(self, until: float = math.inf) -> None:
         """Step, with requests coming in at their time, until `until` or until nothing is left."""
@@ -123,14 +124,15 @@ class Bench:
     def feed(self, team: str, num_clients: int, shape: Callable[[], tuple[int, int]], **fields: Any) -> None:
         """So many clients of a team, each sending its next request (prompt and output tokens) after the last."""
 
-        def send() -> None:
+        def send(last: Finish | None) -> None:
             num_prompt, max_tokens = shape()
-            request_id = f"{team}{len(self.requests)}"
+            request_id = f"{team}{next(self._ids)}"
             self.then[request_id] = send
-            self.add(request_id, self.random_prompt(num_prompt), max_tokens, team=team, **fields)
+            instant = self.now + (last.retry_after_s or 0.0 if last else 0.0)
+            self.at(instant, request_id, self.random_prompt(num_prompt), max_tokens, team=team, **fields)
 
         for _ in range(num_clients):
-            send()
+            send(None)
 
     def random_prompt(self, num_tokens: int, prefix: Sequence[int] = ()) -> list[int]:
         """A prompt that nobody had before, after `prefix`."""
@@ -175,7 +177,7 @@ class Bench:
             self.core.check_integrity()
         for request_id, event in emitted:
             if isinstance(event, Finish) and request_id in self.then:
-                self.then.pop(request_id)()
+                self.then.pop(request_id)(event)
 
 
 def cpu_cost(batch: Sequence[SequenceWork]) -> float:
