@@ -26,7 +26,7 @@ class Bounds:
         Raises:
             ValueError: one of the operator's is below 1.
         """
-        if config.overcommit < 1.0 or config.max_itl_stretch <= 1.0:
+        if not (config.overcommit >= 1.0 and config.max_itl_stretch > 1.0):
             raise ValueError(
                 f"engine.overcommit is {config.overcommit} and engine.max_itl_stretch {config.max_itl_stretch}; the "
                 "first must be at least 1.0, the second more than 1.0"

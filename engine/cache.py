@@ -46,17 +46,25 @@ class KVCache:
         """Blocks that nobody holds and that are promised to nobody."""
         return self.pool.num_free + self.pool.num_idle - self._reserved
 
-    def find(self, namespace: Namespace, tokens: Sequence[int]) -> list[Node]:
-        """What is cached of `tokens`, never all of them: the last is left to compute."""
-        return self._find(Lease(namespace, tokens, 0))
+    def look_up(self, namespace: Namespace, tokens: Sequence[int], found: list[Node]) -> None:
+        """Bring `found`, what was cached of `tokens` when they were last looked up, up to date.
+
+        Never all of `tokens`: the last is left to compute. Blocks are evicted from the end of a prefix, so only the
+        last nodes can have gone.
+        """
+        while found and found[-1] not in self._tree:
+            found.pop()
+        most = (len(tokens) - 1) // self.block_size - len(found) if self._sharing else 0
+        if most > 0:
+            found += islice(self._tree.find(namespace, tokens, found[-1] if found else None, len(found)), most)
 
     def admit(
         self, namespace: Namespace, tokens: Sequence[int], num_blocks: int, found: list[Node] | None = None
     ) -> Lease | None:
         """Lease `num_blocks` in all for a sequence that knows `tokens`, beginning with what is cached of them.
 
-        `found` is what `find` says, if it was asked. Blocks that are not cached are promised, and taken by `allocate`
-        as they are needed. None if that promise could not be kept now.
+        `found` is what `look_up` says, if it was asked. Blocks that are not cached are promised, and taken by
+        `allocate` as they are needed. None if that promise could not be kept now.
         """
         lease = Lease(namespace, tokens, num_blocks)
         found = self._find(lease) if found is None else found
@@ -86,19 +94,17 @@ class KVCache:
         """What `next_block` would say of a sequence that begins with the blocks `found`."""
         return self._place(namespace, tokens, found[-1] if found else None, len(found))
 
-    def lacking(self, leases: Iterable[tuple[Lease, int]]) -> int:
-        """How many blocks there are too few for each lease to cover its number of tokens; 0 if all can."""
-        needed = 0
-        for lease, num_tokens in leases:
-            missing = self.blocks_for(num_tokens) - len(lease.table)
-            needed += max(0, missing - lease.reserved)
-        return max(0, needed - self.num_available)
+    def promise(self, lease: Lease, num_tokens: int) -> bool:
+        """See to it that blocks for `num_tokens` are promised; False if there are too few."""
+        missing = self.blocks_for(num_tokens) - len(lease.table) - lease.reserved
+        if missing > self.num_available:
+            return False
+        lease.reserved += max(0, missing)
+        self._reserved += max(0, missing)
+        return True
 
     def allocate(self, lease: Lease, num_tokens: int) -> None:
-        """Take blocks until the table covers `num_tokens`, evicting idle blocks where none is free.
-
-        Promised blocks are always there; beyond the promise, see `lacking`.
-        """
+        """Take promised blocks until the table covers `num_tokens`, evicting idle blocks where none is free."""
         while len(lease.table) * self.block_size < num_tokens:
             if not self.pool.num_free:
                 self._forget(self.pool.oldest_idle())
@@ -172,10 +178,10 @@ class KVCache:
             raise RuntimeError(f"{self._reserved} blocks are promised, {available} are available")
 
     def _find(self, lease: Lease) -> list[Node]:
-        if not self._sharing or lease.unfiled:
-            return []
         most = (len(lease.tokens) - 1) // self.block_size - lease.num_filed
-        return list(islice(self._tree.find(lease.namespace, lease.tokens, lease.node, lease.num_filed), max(most, 0)))
+        if not self._sharing or lease.unfiled or most <= 0:
+            return []
+        return list(islice(self._tree.find(lease.namespace, lease.tokens, lease.node, lease.num_filed), most))
 
     def _place(self, namespace: Namespace, tokens: Sequence[int], node: Node | None, index: int) -> Hashable | None:
         end = (index + 1) * self.block_size
@@ -194,9 +200,8 @@ class KVCache:
     def _append(self, lease: Lease, block: int) -> None:
         lease.table.append(block)
         lease.share_s -= self.pool.share_s(block)
-        if lease.reserved:
-            lease.reserved -= 1
-            self._reserved -= 1
+        lease.reserved -= 1
+        self._reserved -= 1
 
     def _switch(self, lease: Lease, index: int, block: int) -> None:
         self.pool.share(block)
@@ -217,7 +222,7 @@ class KVCache:
     def _check_lease(self, lease: Lease) -> None:
         lease.check(self.block_size)
         own = lease.table[lease.num_filed :]
-        if any(self.pool.refs(block) != 1 or block in self._tree for block in own):
+        if any(self.pool.refs(block) != 1 or self._tree.has_block(block) for block in own):
             raise RuntimeError(f"blocks {own} may still be written and are shared or filed")
 
     def _check_idle(self) -> None:
@@ -228,7 +233,9 @@ class KVCache:
                 raise RuntimeError(f"idle block {block} would be evicted before its children")
             seen.add(block)
         filed_free = [
-            b for b in range(self.pool.num_blocks) if b in self._tree and not self.pool.refs(b) and b not in seen
+            b
+            for b in range(self.pool.num_blocks)
+            if self._tree.has_block(b) and not self.pool.refs(b) and b not in seen
         ]
         if filed_free:
             raise RuntimeError(f"free blocks {filed_free} are still in the tree")

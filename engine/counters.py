@@ -5,7 +5,7 @@ from collections import Counter, deque
 
 STEP_MS_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, float("inf"))
 ERROR_GAIN = 0.02
-"""How much the newest first token moves the mean error of prediction: about the last hundred count."""
+"""How much a first token moves the mean error of prediction, once there are many: about the last hundred count."""
 
 
 class Counters:
@@ -23,6 +23,7 @@ class Counters:
         self.cancel_to_free_steps: Counter[int] = Counter()
         self.total_s = 0.0
         self.ttft_error_ratio: float | None = None
+        self._num_predicted = 0
         self._step_ends: deque[float] = deque(maxlen=64)
         self._steps_by_ms = [0] * len(STEP_MS_BOUNDS)
 
@@ -51,6 +52,6 @@ class Counters:
         self.prompt_tokens += num_prompt
         self.cached_tokens += num_cached
         if predicted_s is not None and measured_s > 0:
-            error = abs(predicted_s - measured_s) / measured_s
-            mean = self.ttft_error_ratio
-            self.ttft_error_ratio = error if mean is None else mean + ERROR_GAIN * (error - mean)
+            self._num_predicted += 1
+            mean, error = self.ttft_error_ratio or 0.0, abs(predicted_s - measured_s) / measured_s
+            self.ttft_error_ratio = mean + max(ERROR_GAIN, 1 / self._num_predicted) * (error - mean)

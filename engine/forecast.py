@@ -82,6 +82,7 @@ class Forecast:
     def __init__(
         self, config: EngineConfig, running: RunningSet, cache: KVCache, model: StepTimeModel, pace: Pace
     ) -> None:
+        self._max_running = config.max_running
         self._step_tokens = config.step_tokens
         self._running = running
         self._cache = cache
@@ -148,7 +149,8 @@ class Forecast:
         @cache
         def kind(rows: int) -> StepKind:
             decodes = StepLoad(decode_rows=rows, decode_context=int(rows * context))
-            audience, start = Audience(rows, min(len(queue), self._running.num_places + 1)), int(context / 2)
+            audience = Audience(rows, min(len(queue), max(1, self._max_running - rows)))
+            start = int(context / 2)
             most = max(1, self._step_tokens - rows)
             chunk = self._pace.prefill_tokens(decodes, audience, start, most, self._cache.block_size)
             return StepKind(chunk, self._model.predict_ms(decodes))

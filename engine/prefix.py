@@ -49,7 +49,11 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def __contains__(self, block: int) -> bool:
+    def __contains__(self, node: Node) -> bool:
+        return self._nodes.get(node.block) is node
+
+    def has_block(self, block: int) -> bool:
+        """Whether this block is filed."""
         return block in self._nodes
 
     def find(self, namespace: Namespace, token_ids: Sequence[int], after: Node | None, first: int) -> Iterator[Node]:

@@ -27,9 +27,7 @@ class RunningSet:
             config.max_queue_requests,
             config.max_queue_tokens,
             self.teams,
-            uncached=lambda seq: (
-                len(seq.tokens) - len(cache.find(seq.request.namespace, seq.tokens)) * cache.block_size
-            ),
+            look_up=self._look_up,
             prefill_s=lambda num_tokens: model.prefill_ms(num_tokens) / 1000 if model.ready else 0.0,
         )
         self.num_preemptions = 0
@@ -60,8 +58,7 @@ class RunningSet:
         """Make room for every decode's next token, and look at the queue anew."""
         self._refused.clear()
         self._num_refused = 0
-        if len(self) < self._max_running:
-            self.waiting.refresh()
+        self.waiting.refresh()
         if self._overcommit > 1.0:
             self._make_room()
 
@@ -161,13 +158,14 @@ class RunningSet:
     def _begin(self, seq: SequenceState, computing: Container[Hashable], now: float) -> bool:
         """Lease blocks and run, unless they are too few or about to be found."""
         cache, namespace, promise = self._cache, seq.request.namespace, self._promise(seq)
-        if seq.blocked_at == cache.num_releases or not self._may_overtake(seq, promise):
+        if not self._may_overtake(seq, promise):
             return False
-        found = cache.find(namespace, seq.tokens)
-        if cache.block_after(namespace, seq.tokens, found) in computing:
-            return False
-        lease = cache.admit(namespace, seq.tokens, promise, found)
-        if lease is None:
+        if seq.blocked_at != cache.num_releases:
+            self._look_up(seq)
+            if cache.block_after(namespace, seq.tokens, seq.found) in computing:
+                return False
+            seq.lease = cache.admit(namespace, seq.tokens, promise, seq.found)
+        if seq.lease is None:
             seq.blocked_at = cache.num_releases
             if self._stuck is None:
                 self._stuck, self._overtaken_blocks = seq, 0
@@ -175,11 +173,14 @@ class RunningSet:
         if seq is self._stuck:
             self._stuck = None
         self._overtaken_blocks += promise
-        seq.lease = lease
-        self._enrol(seq, len(found) * cache.block_size, now)
+        self._enrol(seq, now)
         return True
 
-    def _enrol(self, seq: SequenceState, num_cached: int, now: float) -> None:
+    def _look_up(self, seq: SequenceState) -> None:
+        self._cache.look_up(seq.request.namespace, seq.tokens, seq.found)
+        seq.num_uncached = len(seq.tokens) - len(seq.found) * self._cache.block_size
+
+    def _enrol(self, seq: SequenceState, now: float) -> None:
         team, weight = seq.team, seq.request.weight
         if seq.tag is None:
             seq.tag = self._next_tag(seq)
@@ -187,7 +188,8 @@ class RunningSet:
         self.sequences[seq.seq_id] = seq
         team.num_running += 1
         team.num_blocks += seq.num_blocks
-        seq.proceed(num_cached, cached=True)
+        seq.proceed(len(seq.found) * self._cache.block_size, cached=True)
+        seq.found.clear()
         if seq.meter.scheduled is None:
             seq.charged = team.cost(seq.num_pending, seq.request.max_tokens)
             self.teams.charge(team, seq.charged, weight)
@@ -211,11 +213,10 @@ class RunningSet:
         return stuck is None or stuck is seq or self._overtaken_blocks + promise <= stuck.num_blocks
 
     def _make_room(self) -> None:
-        """Preempt the last arrived of the lowest priority until every decode has a block for its next token."""
-        while self._cache.lacking(
-            (seq.lease, len(seq.tokens)) for seq in self.sequences.values() if seq.lease is not None and seq.decoding
-        ):
-            self._preempt(min(self.sequences.values(), key=_first_to_go))
+        """Promise every decode the block for its next token; where there is none, the last arrived gives way."""
+        for seq in [seq for seq in self.sequences.values() if seq.decoding]:
+            while seq.lease is not None and not self._cache.promise(seq.lease, len(seq.tokens)):
+                self._preempt(min(self.sequences.values(), key=_first_to_go))
 
     def _preempt(self, seq: SequenceState) -> None:
         """Send a sequence back to the head of its team's queue; what it knows is its prompt then."""

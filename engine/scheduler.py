@@ -106,7 +106,7 @@ class Scheduler:
         left = beside(num_fresh, left)
         scheduled = {item.seq for item in step.batch}
         queue = sorted((seq for seq in prefilling if seq not in scheduled), key=_tag, reverse=True)
-        while left > 0 and len(step.batch) < self._max_rows:
+        while left >= (self._cache.block_size if step.load.prefill_tokens else 1) and len(step.batch) < self._max_rows:
             newcomer = self._running.begin_next(step.now, step.computing, before=queue[-1] if queue else None)
             seq = newcomer or (queue.pop() if queue else None)
             if seq is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.detokenize import TextStream
 from engine.lease import Lease
+from engine.prefix import Node
 from engine.request import EngineRequest, Phase, Usage
 from engine.teams import Team
 
@@ -79,10 +80,14 @@ class SequenceState:
     """The most of `tokens` that ever was in KV; what is computed below is computed again."""
     deadline: float = math.inf
     """The earliest instant that would end it in its present phase."""
+    found: list[Node] = field(default_factory=list)
+    """While it waits: what was cached of its tokens when they were last looked up."""
     num_uncached: int = 0
-    """While it waits: tokens that were not in the cache when it was last looked up."""
+    """While it waits: the tokens that were not."""
     order: float = 0.0
     """While it waits: its place in its team's queue, in seconds; the lowest is first."""
+    ordered_by: int = 0
+    """`num_uncached` when `order` was set."""
     tag: float | None = None
     """Its rank when it was first admitted: running prefills are computed in this order."""
     charged: float = 0.0

@@ -14,6 +14,8 @@ FORGET = 0.98
 """An observation's weight falls by this with each later one of its kind: the last 50 count most."""
 MAX_SURPRISE = 3.0
 """A step counts as at most this many times what was expected of it: one stall does not bend the model."""
+CHANGED_AFTER = 5
+"""So many stalls in a row are none: the machine has become slower, and what was learned counts for little."""
 MIN_OBSERVED = 3
 """Steps with prefill that it takes to say anything."""
 SAMPLE_EVERY = 4
@@ -51,6 +53,11 @@ class _Sums:
         ]
         self.vector = [FORGET * old + value for old, value in zip(self.vector, row, strict=True)]
 
+    def fade(self, share: float) -> None:
+        """Let everything so far count only for this share."""
+        self.matrix = [[value * share for value in line] for line in self.matrix]
+        self.vector = [value * share for value in self.vector]
+
 
 class StepTimeModel:
     """Learns from every step; predicts in milliseconds."""
@@ -61,6 +68,7 @@ class StepTimeModel:
         self.largest_prefill = 0
         """The most prefill tokens of a step so far; beyond a multiple of it the model would be guessing."""
         self._without, self._with = _Sums(), _Sums()
+        self._stalls_in_a_row = 0
         self._rows, self._num_alike = 0, 0
         self._coefficients = [0.0] * 5
 
@@ -74,11 +82,14 @@ class StepTimeModel:
         tokens, pairs, rows, context = load
         self._num_alike = self._num_alike + 1 if not tokens and rows == self._rows else 0
         self._rows = rows
-        if ms <= 0 or self._num_alike % SAMPLE_EVERY:
-            return
-        if self.ready and 0 < (expected := self.predict_ms(load)) * MAX_SURPRISE < ms:
-            self.num_stalls += 1
-            ms = expected * MAX_SURPRISE
+        longest = self.predict_ms(load) * MAX_SURPRISE if self.ready else math.inf
+        if ms > longest > 0:
+            self._stalled()
+            ms = longest
+        else:
+            self._stalls_in_a_row = 0
+            if ms <= 0 or self._num_alike % SAMPLE_EVERY:
+                return
         sums = self._with if tokens else self._without
         sums.add([tokens / ms, pairs / ms, rows / ms, context / ms, 1.0 / ms])
         self.largest_prefill = max(self.largest_prefill, tokens)
@@ -100,6 +111,13 @@ class StepTimeModel:
         if half > 0:
             return (math.sqrt(linear * linear + 4 * half * ms) - linear) / (2 * half)
         return ms / linear if linear > 0 else math.inf
+
+    def _stalled(self) -> None:
+        self.num_stalls += 1
+        self._stalls_in_a_row += 1
+        if self._stalls_in_a_row >= CHANGED_AFTER:
+            self._with.fade(0.01)
+            self._without.fade(0.01)
 
     def _sweep(self) -> None:
         """One round of non-negative coordinate descent on the normal equations, from where the last one ended."""

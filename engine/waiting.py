@@ -23,7 +23,7 @@ class WaitingQueue:
         max_requests: how many may wait.
         max_tokens: how many prompt tokens they may have together.
         teams: where requests report that they wait.
-        uncached: how many of a sequence's tokens are not cached.
+        look_up: counts anew what is cached of a sequence's tokens.
         prefill_s: seconds that so many tokens take to compute; 0 while unknown.
     """
 
@@ -33,7 +33,7 @@ class WaitingQueue:
         max_tokens: int,
         teams: Teams,
         *,
-        uncached: Callable[[SequenceState], int],
+        look_up: Callable[[SequenceState], None],
         prefill_s: Callable[[int], float],
     ) -> None:
         self.num_tokens = 0
@@ -41,7 +41,7 @@ class WaitingQueue:
         self.max_requests = max_requests
         self.max_tokens = max_tokens
         self._teams = teams
-        self._uncached = uncached
+        self._look_up = look_up
         self._prefill_s = prefill_s
         self._all: dict[int, SequenceState] = {}
         """By seq_id, the one whose prefix was looked up last at the end."""
@@ -78,8 +78,8 @@ class WaitingQueue:
 
     def add(self, seq: SequenceState) -> None:
         """Queue a request, or one that was preempted, which goes to the head of its team."""
-        seq.num_uncached = self._uncached(seq)
-        self._place(seq)
+        self._look_up(seq)
+        self._set_order(seq)
         self._count(seq, 1)
         self._all[seq.seq_id] = seq
         self._insert(seq)
@@ -122,11 +122,10 @@ class WaitingQueue:
             return
         seq = self._all.pop(next(iter(self._all)))
         self._all[seq.seq_id] = seq
-        num_uncached = self._uncached(seq)
-        if num_uncached != seq.num_uncached:
+        self._look_up(seq)
+        if seq.num_uncached != seq.ordered_by:
             self._take_out(seq)
-            seq.num_uncached = num_uncached
-            self._place(seq)
+            self._set_order(seq)
             self._insert(seq)
 
     def check(self) -> None:
@@ -157,10 +156,11 @@ class WaitingQueue:
         self.num_tokens += sign * seq.num_prompt
         self.num_interactive += sign * seq.interactive
 
-    def _place(self, seq: SequenceState) -> None:
-        """Set the order of a request among its team's."""
+    def _set_order(self, seq: SequenceState) -> None:
+        """Place a request among its team's. Not every time that the model moves: equals stay in order of arrival."""
         request, meter = seq.request, seq.meter
         delay = request.priority * -PRIORITY_HEAD_START_S + (0.0 if seq.interactive else THROUGHPUT_DELAY_S)
+        seq.ordered_by = seq.num_uncached
         seq.order = meter.arrived + delay + LENGTH_PENALTY * self._prefill_s(seq.num_uncached)
 
     def _insert(self, seq: SequenceState) -> None:
