@@ -12,7 +12,6 @@ from engine.pace import Audience, Pace
 from engine.running import RunningSet
 from engine.sequence import SequenceState
 from engine.steptime import StepLoad, StepTimeModel
-from engine.waiting import rank_of
 
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 RETRY_VALID_S = 0.1
@@ -94,8 +93,8 @@ class Forecast:
         """Seconds from now until a queued request has its first token; None while too little was measured."""
         if not self._model.ready:
             return None
-        rank, ahead = self._ahead(seq)
-        return self._play([*ahead, seq], rank) / 1000
+        start_tag, ahead = self._ahead(seq)
+        return self._play([*ahead, seq], start_tag + seq.cost / seq.request.weight) / 1000
 
     def retry_after_s(self, now: float) -> float:
         """Seconds after which all that waits now should have begun."""
@@ -105,21 +104,21 @@ class Forecast:
         return self._retry[1]
 
     def _ahead(self, seq: SequenceState) -> tuple[float, list[SequenceState]]:
-        """The rank that `seq` has when it begins, and those in the queue that begin before, if nobody else comes."""
+        """The start tag that `seq` will have, and those in the queue that begin before, if nobody else comes."""
         waiting = self._running.waiting
         ahead = waiting.ahead_in_team(seq)
-        rank = rank_of(seq) + sum(_cost(other) for other in ahead)
+        start_tag = seq.start_tag + sum(other.cost / other.request.weight for other in ahead)
         for team in self._running.teams.live():
             theirs = team.committed
             for other in waiting.of_team(team) if team is not seq.team else ():
-                if theirs >= rank:
+                if theirs >= start_tag:
                     break
                 ahead.append(other)
-                theirs += _cost(other)
-        return rank, ahead
+                theirs += other.cost / other.request.weight
+        return start_tag, ahead
 
-    def _play(self, queue: Sequence[SequenceState], rank: float) -> float:
-        """Milliseconds until the last of `queue`, of this rank, has its first token."""
+    def _play(self, queue: Sequence[SequenceState], finish_tag: float) -> float:
+        """Milliseconds until the last of `queue`, which has this finish tag, has its first token."""
         running, last = list(self._running.sequences.values()), queue[-1]
         num_places = self._running.num_places + self._running.may_exceed(last.team, 1)
         future = Future(num_places, self._cache.num_available, self._kinds(running, queue))
@@ -131,7 +130,7 @@ class Forecast:
             queue = [last]  # while there are places, the short do not wait for the long
         else:
             for seq in running:
-                if not seq.decoding and (seq.team is last.team or seq.team.served < rank):
+                if not seq.decoding and seq.finish_tag <= finish_tag:
                     future.compute(seq.num_pending, self._model.prefill_ms(seq.num_pending, seq.num_computed))
                     future.decode(seq)
         for seq in queue:
@@ -156,8 +155,3 @@ class Forecast:
             return StepKind(chunk, self._model.predict_ms(decodes))
 
         return kind
-
-
-def _cost(seq: SequenceState) -> float:
-    """What a waiting request adds to its team's counter when it begins."""
-    return seq.team.cost(seq.num_uncached, seq.request.max_tokens) / seq.request.weight if seq.tag is None else 0.0

@@ -9,7 +9,7 @@ from engine.config import EngineConfig
 from engine.sequence import SequenceState
 from engine.steptime import StepTimeModel
 from engine.teams import OUTPUT_COST, Team, Teams
-from engine.waiting import WaitingQueue, rank_of
+from engine.waiting import WaitingQueue
 
 EXTRA_PLACES = 4
 """One place in so many is added for teams that run less than their fair share when all places are taken."""
@@ -33,6 +33,7 @@ class RunningSet:
         self.num_preemptions = 0
         self._cache = cache
         self._max_running = config.max_running
+        self._extra = config.max_running // EXTRA_PLACES
         self._overcommit = config.overcommit
         self._stuck: SequenceState | None = None
         """The request that did not fit in the pool first; nobody overtakes it for ever."""
@@ -49,6 +50,12 @@ class RunningSet:
     def num_places(self) -> int:
         """How many more may begin, whatever their team runs already."""
         return max(0, self._max_running - len(self.sequences))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anyone waits for whom there could be a place."""
+        spare = self._max_running + self._extra * (len(self.teams) > 1) - len(self.sequences)
+        return len(self.waiting) > 0 and spare > 0
 
     def may_exceed(self, team: Team, num_more: int) -> bool:
         """Whether `num_more` of this team may begin though all places are taken."""
@@ -78,9 +85,9 @@ class RunningSet:
             before: only if it goes before this running prefill.
             most_uncached: only if no more of its tokens are to compute.
         """
-        while len(self.waiting) and self._num_refused < MAX_REFUSED and len(self) < self._max_running + self._extra:
+        while self.is_open and self._num_refused < MAX_REFUSED:
             seq = self._choose(most_uncached)
-            if seq is None or (before is not None and seq is not self._stuck and not _goes_before(seq, before)):
+            if seq is None or (before is not None and seq is not self._stuck and seq.finish_tag >= before.finish_tag):
                 return None
             if most_uncached is not None and self.num_places <= 1 and seq is not self._choose(None):
                 return None  # the last place goes by rank, or the short would take every one
@@ -131,10 +138,6 @@ class RunningSet:
         if self._stuck is not None and self._stuck.lease is not None:
             raise RuntimeError("a request that runs is still waited for")
 
-    @property
-    def _extra(self) -> int:
-        return self._max_running // EXTRA_PLACES
-
     def _choose(self, most_uncached: int | None) -> SequenceState | None:
         """Who is next: the stuck request, however long, until it was refused in this step; then by fair shares."""
         if self._stuck is not None and self._stuck not in self._refused:
@@ -182,24 +185,18 @@ class RunningSet:
 
     def _enrol(self, seq: SequenceState, now: float) -> None:
         team, weight = seq.team, seq.request.weight
-        if seq.tag is None:
-            seq.tag = self._next_tag(seq)
+        is_new, cost, seq.tag = seq.tag is None, seq.cost, seq.finish_tag
         self.waiting.remove(seq)
         self.sequences[seq.seq_id] = seq
         team.num_running += 1
         team.num_blocks += seq.num_blocks
         seq.proceed(len(seq.found) * self._cache.block_size, cached=True)
         seq.found.clear()
-        if seq.meter.scheduled is None:
-            seq.charged = team.cost(seq.num_pending, seq.request.max_tokens)
+        if is_new:
+            seq.charged = cost
             self.teams.charge(team, seq.charged, weight)
             seq.meter.scheduled = now
             seq.next_phase()
-
-    def _next_tag(self, seq: SequenceState) -> float:
-        """Before the running prefills of teams that were given more already, after all others."""
-        others = (other for other in self.sequences.values() if not other.decoding and _goes_before(seq, other))
-        return min((math.nextafter(other.tag or 0.0, -math.inf) for other in others), default=seq.team.committed)
 
     def _promise(self, seq: SequenceState) -> int:
         """Blocks to promise: all that it can need, or less where that is over-committed and did not fail before."""
@@ -235,11 +232,6 @@ class RunningSet:
         seq.team.num_running -= 1
         seq.team.num_blocks -= seq.num_blocks
         del self.sequences[seq.seq_id]
-
-
-def _goes_before(seq: SequenceState, other: SequenceState) -> bool:
-    """Whether a request that begins is computed before another team's prefill, begun though that is."""
-    return seq.team is not other.team and rank_of(seq) <= other.team.served
 
 
 def _first_to_go(seq: SequenceState) -> tuple[int, float, int]:

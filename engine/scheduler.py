@@ -68,7 +68,7 @@ class Scheduler:
             self._add(seq, 1, step)
         context = sum([scheduled.work.start for scheduled in step.batch])
         step.load = StepLoad(decode_rows=len(step.batch), decode_context=context)
-        if prefilling or len(running.waiting):
+        if prefilling or running.is_open:
             self._prefill(prefilling, self._prefill_tokens(decoding, prefilling, step), step)
         return step
 
@@ -101,11 +101,11 @@ class Scheduler:
         return self._pace.prefill_tokens(step.load, audience, start, most, self._cache.block_size)
 
     def _prefill(self, prefilling: list[SequenceState], budget: int, step: Step) -> None:
-        """Spend `budget` tokens: up to half on the shortest, the rest in order of tags, newcomers among them."""
+        """Spend `budget` tokens: up to half on the shortest, the rest in order of finish tags, newcomers among them."""
         num_fresh, left = self._shortest_first(prefilling, budget, step)
         left = beside(num_fresh, left)
         scheduled = {item.seq for item in step.batch}
-        queue = sorted((seq for seq in prefilling if seq not in scheduled), key=_tag, reverse=True)
+        queue = sorted((seq for seq in prefilling if seq not in scheduled), key=_finish_tag, reverse=True)
         while left >= (self._cache.block_size if step.load.prefill_tokens else 1) and len(step.batch) < self._max_rows:
             newcomer = self._running.begin_next(step.now, step.computing, before=queue[-1] if queue else None)
             seq = newcomer or (queue.pop() if queue else None)
@@ -177,9 +177,9 @@ class Scheduler:
         step.batch.append(Scheduled(seq, work))
 
 
-def _tag(seq: SequenceState) -> float:
-    return 0.0 if seq.tag is None else seq.tag
-
-
 def _num_pending(seq: SequenceState) -> int:
     return seq.num_pending
+
+
+def _finish_tag(seq: SequenceState) -> float:
+    return seq.finish_tag

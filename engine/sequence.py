@@ -89,7 +89,7 @@ class SequenceState:
     ordered_by: int = 0
     """`num_uncached` when `order` was set."""
     tag: float | None = None
-    """Its rank when it was first admitted: running prefills are computed in this order."""
+    """Its finish tag when it was first admitted."""
     charged: float = 0.0
     """Service tokens that its team was charged for it."""
     blocked_at: int = -1
@@ -114,6 +114,21 @@ class SequenceState:
     def interactive(self) -> bool:
         """Whether somebody waits for each token, not for the whole."""
         return self.request.objective == "interactive"
+
+    @property
+    def start_tag(self) -> float:
+        """While it waits: its team's counter, by which the next is picked; who was preempted comes before all."""
+        return self.team.committed if self.tag is None else -math.inf
+
+    @property
+    def finish_tag(self) -> float:
+        """Its team's counter with it; prefills that run are computed in this order (Demers et al., 1989)."""
+        return self.team.committed + self.cost / self.request.weight if self.tag is None else self.tag
+
+    @property
+    def cost(self) -> float:
+        """While it waits: the service tokens that it will probably take."""
+        return self.team.cost(self.num_uncached, self.request.max_tokens)
 
     @property
     def expected_output_left(self) -> float:

@@ -123,8 +123,9 @@ class StepTimeModel:
         """One round of non-negative coordinate descent on the normal equations, from where the last one ended."""
         fit, prefill, decode = self._coefficients, self._with, self._without
         for j in SWEEP_ORDER:
-            one, other = prefill.matrix[j], decode.matrix[j]
-            square = one[j] + other[j]
+            p, d = prefill.matrix[j], decode.matrix[j]
+            square = p[j] + d[j]
             if square > 0:
-                fitted = sum((x + y) * weight for x, y, weight in zip(one, other, fit, strict=True))
-                fit[j] = max(0.0, fit[j] + (prefill.vector[j] + decode.vector[j] - fitted) / square)
+                rest = prefill.vector[j] + decode.vector[j] - (p[0] + d[0]) * fit[0] - (p[1] + d[1]) * fit[1]
+                rest -= (p[2] + d[2]) * fit[2] + (p[3] + d[3]) * fit[3] + (p[4] + d[4]) * fit[4]
+                fit[j] = max(0.0, fit[j] + rest / square)

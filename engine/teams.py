@@ -50,6 +50,9 @@ class Teams:
         self._floor = 0.0
         """The highest counter of a team that was next: where newcomers start while nobody waits."""
 
+    def __len__(self) -> int:
+        return len(self._teams)
+
     def __iter__(self) -> Iterator[Team]:
         return iter(self._teams.values())
 

@@ -102,7 +102,7 @@ class WaitingQueue:
                 continue
             for seq in reversed(queue):
                 if seq not in passed and (most_uncached is None or seq.num_uncached <= most_uncached):
-                    rank = (rank_of(seq), team.num_running / team.weight)
+                    rank = (seq.start_tag, team.num_running / team.weight)
                     if best is None or rank < best_rank:
                         best, best_rank = seq, rank
                     break
@@ -171,11 +171,6 @@ class WaitingQueue:
         queue.remove(seq)
         if not queue:
             del self._by_team[seq.team]
-
-
-def rank_of(seq: SequenceState) -> float:
-    """A waiting request's place among all teams' requests; the lowest is first."""
-    return seq.team.committed if seq.tag is None else min(seq.tag, seq.team.committed)
 
 
 def _next_last(seq: SequenceState) -> tuple[bool, float, int]:
