@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 
 from engine.blocks import BlockPool
+from engine.integrity import check_idle, check_leases
 from engine.lease import Lease
 from engine.prefix import Namespace, Node, PrefixTree, Tokens, tokens_themselves
 
@@ -46,17 +47,18 @@ class KVCache:
         """Blocks that nobody holds and that are promised to nobody."""
         return self.pool.num_free + self.pool.num_idle - self._reserved
 
-    def look_up(self, namespace: Namespace, tokens: Sequence[int], found: list[Node]) -> None:
+    def look_up(self, namespace: Namespace, tokens: Sequence[int], found: list[Node]) -> int:
         """Bring `found`, what was cached of `tokens` when they were last looked up, up to date.
 
-        Never all of `tokens`: the last is left to compute. Blocks are evicted from the end of a prefix, so only the
-        last nodes can have gone.
+        Returns how many tokens are not cached; the last never is, so that it is left to compute. Blocks are evicted
+        from the end of a prefix, so only the last nodes can have gone.
         """
         while found and found[-1] not in self._tree:
             found.pop()
         most = (len(tokens) - 1) // self.block_size - len(found) if self._sharing else 0
         if most > 0:
             found += islice(self._tree.find(namespace, tokens, found[-1] if found else None, len(found)), most)
+        return len(tokens) - len(found) * self.block_size
 
     def admit(
         self, namespace: Namespace, tokens: Sequence[int], num_blocks: int, found: list[Node] | None = None
@@ -161,21 +163,10 @@ class KVCache:
         Raises:
             RuntimeError: naming what is wrong.
         """
-        leases = list(leases)
         self.pool.check()
         self._tree.check()
-        holders = [0] * self.pool.num_blocks
-        for lease in leases:
-            self._check_lease(lease)
-            for block in lease.table:
-                holders[block] += 1
-        wrong = [b for b, held in enumerate(holders) if held != self.pool.refs(b)]
-        if wrong:
-            raise RuntimeError(f"blocks {wrong} are held by {[holders[b] for b in wrong]} tables, counted otherwise")
-        self._check_idle()
-        available = self.pool.num_free + self.pool.num_idle
-        if not sum(lease.reserved for lease in leases) == self._reserved <= available:
-            raise RuntimeError(f"{self._reserved} blocks are promised, {available} are available")
+        check_leases(self.pool, self._tree, list(leases), self._reserved)
+        check_idle(self.pool, self._tree)
 
     def _find(self, lease: Lease) -> list[Node]:
         most = (len(lease.tokens) - 1) // self.block_size - lease.num_filed
@@ -218,24 +209,3 @@ class KVCache:
     def _forget(self, block: int) -> None:
         self._tree.remove(block)
         self.pool.free_idle(block)
-
-    def _check_lease(self, lease: Lease) -> None:
-        lease.check(self.block_size)
-        own = lease.table[lease.num_filed :]
-        if any(self.pool.refs(block) != 1 or self._tree.has_block(block) for block in own):
-            raise RuntimeError(f"blocks {own} may still be written and are shared or filed")
-
-    def _check_idle(self) -> None:
-        seen: set[int] = set()
-        for block in self.pool.idle_blocks():
-            node = self._tree.node(block)
-            if not seen.issuperset(child.block for child in node.children.values()):
-                raise RuntimeError(f"idle block {block} would be evicted before its children")
-            seen.add(block)
-        filed_free = [
-            b
-            for b in range(self.pool.num_blocks)
-            if self._tree.has_block(b) and not self.pool.refs(b) and b not in seen
-        ]
-        if filed_free:
-            raise RuntimeError(f"free blocks {filed_free} are still in the tree")

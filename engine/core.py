@@ -10,6 +10,7 @@ from engine.cache import KVCache
 from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.detokenize import TokenBytes
+from engine.entry import Entry
 from engine.errors import EngineError
 from engine.forecast import Forecast
 from engine.pace import Pace
@@ -21,7 +22,8 @@ from engine.sequence import SequenceState
 from engine.snapshot import snapshot
 from engine.steptime import StepTimeModel
 from engine.table import Emitted, RequestTable
-from engine.teams import OUTPUT_COST
+from engine.teams import OUTPUT_COST, Teams
+from engine.waiting import WaitingQueue
 
 MAX_FAILURES_IN_A_ROW = 5
 
@@ -54,11 +56,11 @@ class EngineCore:
         self.counters = Counters()
         self.broken: str | None = None
         """Set when steps keep failing: nothing more should be asked of this engine."""
-        self._model, pace = model, Pace(model, config.max_itl_stretch)
-        self._running = RunningSet(config, self.cache, model)
-        self._scheduler = Scheduler(
-            self._running, self.cache, pace, max_running=config.max_running, step_tokens=config.step_tokens
-        )
+        self._model, pace, teams = model, Pace(model, config.max_itl_stretch), Teams()
+        waiting = WaitingQueue(config.max_queue_requests, config.max_queue_tokens, teams, self.cache, model.prefill_s)
+        self._running = RunningSet(self.cache, waiting, teams, config.max_running)
+        entry = Entry(self._running, self.cache, config.overcommit)
+        self._scheduler = Scheduler(config, self._running, entry, self.cache, pace)
         forecast = Forecast(config, self._running, self.cache, model, pace)
         self._table = RequestTable(
             bounds, self._running, forecast, self.cache.pool, self.counters, runner.model.eos_token_ids, token_bytes
@@ -207,21 +209,9 @@ class EngineCore:
                 seq.num_prompt, seq.meter.num_cached, seq.meter.predicted_ttft_s, now - seq.meter.arrived
             )
         try:
-            text, reason = _read(seq, token)
+            text, reason = seq.read(token)
         except Exception as error:
             message = f"token {token} has no text: {type(error).__name__}: {error}"
             return self._table.end(seq, "failed", now, message=message, retryable=True)
         emitted: list[Emitted] = [(seq.request.request_id, Delta(text, (token,)))]
         return emitted + self._table.end(seq, reason, now) if reason else emitted
-
-
-def _read(seq: SequenceState, token: int) -> tuple[str, FinishReason | None]:
-    """The text that a token makes safe to send, and the reason if it is the last. A stop token has no text."""
-    if token in seq.stop_ids:
-        return "", "stop"
-    text = seq.text.push(token)
-    if seq.text.stopped:
-        return text, "stop"
-    if seq.num_output >= seq.request.max_tokens:
-        return text, "length"
-    return text, None

@@ -120,7 +120,7 @@ class Forecast:
     def _play(self, queue: Sequence[SequenceState], finish_tag: float) -> float:
         """Milliseconds until the last of `queue`, which has this finish tag, has its first token."""
         running, last = list(self._running.sequences.values()), queue[-1]
-        num_places = self._running.num_places + self._running.may_exceed(last.team, 1)
+        num_places = self._running.num_places or int(self._running.has_place(last.team))
         future = Future(num_places, self._cache.num_available, self._kinds(running, queue))
         for seq in running:
             if seq.decoding:

@@ -40,7 +40,7 @@ class PrefixTree:
     """
 
     def __init__(self, block_size: int, key: Callable[[Tokens], Hashable] = tokens_themselves) -> None:
-        self._block_size = block_size
+        self.block_size = block_size
         self._key = key
         self._roots: dict[Namespace, Node] = {}
         self._nodes: dict[int, Node] = {}
@@ -62,12 +62,12 @@ class PrefixTree:
         `after` is the node of block `first - 1`, None for the namespace's root.
         """
         node = after or self._roots.get(namespace)
-        end = (first + 1) * self._block_size
+        end = (first + 1) * self.block_size
         while node is not None and end <= len(token_ids):
-            node = self._child(node, tuple(token_ids[end - self._block_size : end]))
+            node = self._child(node, tuple(token_ids[end - self.block_size : end]))
             if node is not None:
                 yield node
-            end += self._block_size
+            end += self.block_size
 
     def insert(self, namespace: Namespace, parent: Node | None, tokens: Tokens, block: int) -> Node | None:
         """The node for `tokens` after `parent`: the one that exists, else a new one that holds `block`.
@@ -121,7 +121,7 @@ class PrefixTree:
             for key, child in node.children.items():
                 if child.parent is not node or child.namespace != node.namespace or self._key(child.tokens) != key:
                     raise RuntimeError(f"block {child.block} is filed in the wrong place")
-                if len(child.tokens) != self._block_size or child.block in reachable:
+                if len(child.tokens) != self.block_size or child.block in reachable:
                     raise RuntimeError(f"block {child.block} is not full, or filed twice")
                 reachable[child.block] = child
                 stack.append(child)

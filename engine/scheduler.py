@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from engine.batch import SequenceWork
 from engine.cache import KVCache
+from engine.config import EngineConfig
+from engine.entry import Entry
 from engine.pace import Audience, Pace, beside
 from engine.running import RunningSet
 from engine.sequence import SequenceState
@@ -38,31 +40,32 @@ class Scheduler:
     """Divides each step among the running sequences and those that begin.
 
     Args:
+        config: tokens and sequences of a step.
         running: who runs, and the queue before it.
+        entry: who begins.
         cache: blocks for what is computed.
         pace: bounds the prefill of a step.
-        max_running: sequences in a step.
-        step_tokens: tokens in a step.
     """
 
-    def __init__(self, running: RunningSet, cache: KVCache, pace: Pace, *, max_running: int, step_tokens: int) -> None:
+    def __init__(self, config: EngineConfig, running: RunningSet, entry: Entry, cache: KVCache, pace: Pace) -> None:
         self._running = running
+        self._entry = entry
         self._cache = cache
         self._pace = pace
-        self._max_rows = min(max_running, step_tokens)
-        self._step_tokens = step_tokens
+        self._max_rows = min(config.max_running, config.step_tokens)
+        self._step_tokens = config.step_tokens
         self._turn = 0
 
     def schedule(self, now: float) -> Step:
         """The next step; its batch is empty only when nothing runs or waits."""
         running = self._running
-        running.begin_step()
+        self._entry.begin_step()
         step = Step(now)
         decoding: list[SequenceState] = []
         prefilling: list[SequenceState] = []
         for seq in running.sequences.values():
             (decoding if seq.decoding else prefilling).append(seq)
-        if len(decoding) >= self._max_rows and (begun := running.begin_next(now, ())):
+        if len(decoding) >= self._max_rows and (begun := self._entry.next(now, ())):
             prefilling.append(begun)
         for seq in self._take_turns(decoding, self._max_rows - bool(prefilling)):
             self._add(seq, 1, step)
@@ -107,7 +110,7 @@ class Scheduler:
         scheduled = {item.seq for item in step.batch}
         queue = sorted((seq for seq in prefilling if seq not in scheduled), key=_finish_tag, reverse=True)
         while left >= (self._cache.block_size if step.load.prefill_tokens else 1) and len(step.batch) < self._max_rows:
-            newcomer = self._running.begin_next(step.now, step.computing, before=queue[-1] if queue else None)
+            newcomer = self._entry.next(step.now, step.computing, before=queue[-1] if queue else None)
             seq = newcomer or (queue.pop() if queue else None)
             if seq is None:
                 break
@@ -124,7 +127,7 @@ class Scheduler:
         while room > 0 and len(step.batch) < self._max_rows:
             if shortest and shortest[0].num_pending <= room:
                 seq = shortest.popleft()
-            elif (begun := self._running.begin_next(step.now, step.computing, most_uncached=room)) is not None:
+            elif (begun := self._entry.next(step.now, step.computing, most_uncached=room)) is not None:
                 seq = begun
             else:
                 break

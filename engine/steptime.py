@@ -104,6 +104,10 @@ class StepTimeModel:
         """What computing `num_tokens` after `start` adds to a step."""
         return num_tokens * (self._coefficients[TOKENS] + self._coefficients[PAIRS] * (start + num_tokens / 2))
 
+    def prefill_s(self, num_tokens: int) -> float:
+        """Seconds that a prompt of so many tokens adds to its steps; 0 while that is unknown."""
+        return self.prefill_ms(num_tokens) / 1000 if self.ready else 0.0
+
     def prefill_within(self, ms: float, start: int) -> float:
         """How many tokens after `start` add at most `ms` to a step; the inverse of `prefill_ms`."""
         half, linear = self._coefficients[PAIRS] / 2, self._coefficients[TOKENS]

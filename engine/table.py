@@ -9,9 +9,10 @@ from engine.counters import Counters
 from engine.detokenize import TextStream, TokenBytes
 from engine.errors import EngineError, RequestRejected
 from engine.forecast import Forecast
+from engine.meter import Meter, usage
 from engine.request import Delta, EngineRequest, Event, Finish, FinishReason, Phase, Usage
 from engine.running import RunningSet
-from engine.sequence import Meter, SequenceState, usage
+from engine.sequence import SequenceState
 
 Emitted = tuple[str, Event]
 """A request's id and its event."""
@@ -102,7 +103,7 @@ class RequestTable:
         self._counters.recomputed_tokens += seq.meter.num_recomputed
         if not is_complete:
             self._counters.aborts[f"{reason}_{phase}" if phase else reason] += 1
-        taken = usage(seq, self._bounds.block_bytes, now)
+        taken = usage(seq.meter, seq.num_prompt, seq.num_output, self._bounds.block_bytes, now)
         held = seq.text.finish()
         emitted: list[Emitted] = [(seq.request.request_id, Delta(held, ()))] if held else []
         finish = Finish(reason, taken, phase=phase, message=message, retryable=retryable)

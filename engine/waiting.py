@@ -3,6 +3,7 @@
 from bisect import insort
 from collections.abc import Callable, Container, Iterator
 
+from engine.cache import KVCache
 from engine.sequence import SequenceState
 from engine.teams import Team, Teams
 
@@ -23,7 +24,7 @@ class WaitingQueue:
         max_requests: how many may wait.
         max_tokens: how many prompt tokens they may have together.
         teams: where requests report that they wait.
-        look_up: counts anew what is cached of a sequence's tokens.
+        cache: tells how much of a prompt is cached.
         prefill_s: seconds that so many tokens take to compute; 0 while unknown.
     """
 
@@ -32,8 +33,7 @@ class WaitingQueue:
         max_requests: int,
         max_tokens: int,
         teams: Teams,
-        *,
-        look_up: Callable[[SequenceState], None],
+        cache: KVCache,
         prefill_s: Callable[[int], float],
     ) -> None:
         self.num_tokens = 0
@@ -41,7 +41,7 @@ class WaitingQueue:
         self.max_requests = max_requests
         self.max_tokens = max_tokens
         self._teams = teams
-        self._look_up = look_up
+        self._cache = cache
         self._prefill_s = prefill_s
         self._all: dict[int, SequenceState] = {}
         """By seq_id, the one whose prefix was looked up last at the end."""
@@ -54,19 +54,21 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[SequenceState]:
         return iter(self._all.values())
 
+    def __contains__(self, seq: SequenceState) -> bool:
+        return seq.seq_id in self._all
+
     def is_full(self, team: Team, num_prompt: int) -> bool:
         """Whether another prompt of so many tokens is too much.
 
         A team with less than its fair share of the queue may always queue one more, so that a team that floods the
         queue shuts nobody else out; the queue then holds up to twice its bounds.
         """
-        requests, tokens = (
-            self._teams.fair_places(team, self.max_requests),
-            self._teams.fair_places(team, self.max_tokens),
-        )
-        return bool(self._all) and (
-            (len(self._all) >= self.max_requests and team.num_waiting + 1 > requests)
-            or (self.num_tokens + num_prompt > self.max_tokens and team.waiting_tokens + num_prompt > tokens)
+        if not self._all:
+            return False
+        fair_requests = self._teams.fair_places(team, self.max_requests)
+        fair_tokens = self._teams.fair_places(team, self.max_tokens)
+        return (len(self._all) >= self.max_requests and team.num_waiting + 1 > fair_requests) or (
+            self.num_tokens + num_prompt > self.max_tokens and team.waiting_tokens + num_prompt > fair_tokens
         )
 
     def describe_full(self, num_prompt: int) -> str:
@@ -93,8 +95,7 @@ class WaitingQueue:
     def pick(self, passed: Container[Team | SequenceState], most_uncached: int | None = None) -> SequenceState | None:
         """The next to run, but for the teams and requests in `passed` and for longer ones than `most_uncached`.
 
-        The team that is next by its counter comes first, one with less running first among equals; a preempted request
-        stands where it stood when it was first admitted.
+        Preempted requests come first, then the team that is next by its counter; among equals, who runs less.
         """
         best, best_rank = None, (0.0, 0.0)
         for team, queue in self._by_team.items():
@@ -109,7 +110,7 @@ class WaitingQueue:
         return best
 
     def ahead_in_team(self, seq: SequenceState) -> list[SequenceState]:
-        """Those of its team that would run before `seq`, which may or may not be queued itself; first to last."""
+        """Those of its team that would run before `seq`; first to last."""
         return [other for other in self.of_team(seq.team) if _next_last(other) > _next_last(seq)]
 
     def of_team(self, team: Team) -> list[SequenceState]:
@@ -146,6 +147,9 @@ class WaitingQueue:
                 raise RuntimeError(f"the tokens of team {team.name!r} are miscounted")
         if self.num_tokens != sum(seq.num_prompt for seq in queued):
             raise RuntimeError("the queue's tokens are miscounted")
+
+    def _look_up(self, seq: SequenceState) -> None:
+        seq.num_uncached = self._cache.look_up(seq.request.namespace, seq.tokens, seq.found)
 
     def _count(self, seq: SequenceState, sign: int) -> None:
         if sign > 0:

@@ -28,7 +28,12 @@ def learnt(noise: float = 0.0, stalls: float = 0.0, steps: int = 400, scale: flo
     return model
 
 
-LOADS = [StepLoad(512, 512 * 256), StepLoad(100, 100 * 1050), StepLoad(0, 0, 16, 15_000), StepLoad(256, 50_000, 8, 8000)]
+LOADS = [
+    StepLoad(512, 512 * 256),
+    StepLoad(100, 100 * 1050),
+    StepLoad(0, 0, 16, 15_000),
+    StepLoad(256, 50_000, 8, 8000),
+]
 
 
 @pytest.mark.parametrize(("noise", "stalls", "within"), [(0.0, 0.0, 0.05), (0.15, 0.0, 0.1), (0.1, 0.03, 0.15)])
@@ -95,7 +100,9 @@ def test_prefill_within_is_the_inverse(ms: float, start: int) -> None:
     model = learnt()
     tokens = model.prefill_within(ms, start)
     assert model.prefill_ms(1, start) * tokens <= ms * 1.001
-    assert tokens * (model.prefill_ms(1, start) + model._coefficients[1] * (tokens - 1) / 2) == pytest.approx(ms, rel=1e-3)
+    assert tokens * (model.prefill_ms(1, start) + model._coefficients[1] * (tokens - 1) / 2) == pytest.approx(
+        ms, rel=1e-3
+    )
 
 
 DECODES = StepLoad(decode_rows=8, decode_context=8000)
