@@ -1,67 +1,24 @@
-"""Which sentences of which passages are worth their tokens: the most useful first, repetition counted once.
+"""Fits sentences of passages into a number of tokens: the most useful first, repetition counted once.
 
-A unit's worth is its score times its tokens, so the most useful text per token goes in first. The order in which units
-would go in does not depend on the room; the room only says where it ends, and what is left is filled with later units
-that still fit. So a larger room never keeps what is worth less.
+The order in which units would go in does not depend on the room (`budget.worth`); the room only says where it ends, and
+what is left is filled with later units that still fit. So a larger room never keeps what is worth less.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from budget.text import terms
-from budget.trim import Passage
+from budget.worth import Scored, Step, Units, density, steps
 
-Units = frozenset[int]
 Cost = Callable[[int, Units], int]
 """Exact tokens of a passage (by position) with some of its units."""
 
-_LEAST_SCORE = 0.01
-"""So that of passages that say nothing on the question, the first go in, and whole."""
-_NO_NEWS = 0.95
-"""Share of a unit's terms that were said already, from which it tells nothing new."""
-_NO_NEWS_WORTH = 0.05
 _FILL_TRIES = 48
 """Steps that did not fit, after which the last room is left empty."""
+_NEARLY_FULL = 64
+"""Tokens; a larger rest, which estimates left, is estimated once more."""
 _LEAST_ROOM = 4
 """Tokens; less than this holds no sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """A passage, what a token of each unit is worth, and about what the units cost.
-
-    `allowed` are the units that may be kept, all that they need included; `frame_tokens` the label and title.
-    """
-
-    passage: Passage
-    scores: Sequence[float]
-    unit_tokens: Sequence[float]
-    frame_tokens: float
-    allowed: Units
-
-    def closure(self, wanted: Sequence[int]) -> Units:
-        """Units and all that they need."""
-        return frozenset().union(*(self.passage.closure(unit) for unit in wanted)) & self.allowed
-
-    def tokens(self, units: Units, old: Units) -> float:
-        """About what `units` cost beside `old`."""
-        return sum(self.unit_tokens[unit] for unit in units - old) + (0 if old else self.frame_tokens)
-
-    def content(self) -> list[int]:
-        """The allowed units that are worth something, the best first."""
-        return sorted((u for u in self.passage.content if u in self.allowed), key=lambda u: -self.scores[u])
-
-
-def scored(passage: Passage, scores: Sequence[float], whole_tokens: int, frame_tokens: int) -> Scored:
-    """Takes a unit's share of the characters for its share of the tokens; exact counts decide in the end."""
-    lengths = [unit.end - unit.start for unit in passage.units]
-    share = max(whole_tokens - frame_tokens, 1) / max(sum(lengths), 1)
-    worth = [0.0] * len(lengths)
-    for unit in passage.content:
-        worth[unit] = max(scores[unit], _LEAST_SCORE)
-    return Scored(passage, worth, [max(n * share, 0.1) for n in lengths], frame_tokens, passage.everything)
 
 
 def fit(passages: Sequence[Scored], room: int, cost: Cost, *, diversity: float = 0.0) -> list[Units]:
@@ -77,18 +34,8 @@ def fit(passages: Sequence[Scored], room: int, cost: Cost, *, diversity: float =
     if sum(cost(i, units) for i, units in enumerate(everything) if units) <= room:
         return everything
     filling = _Filling(passages, room, cost)
-    filling.run(_steps(passages, diversity))
+    filling.run(steps(passages, diversity))
     return filling.kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The next units to take of one passage: `wanted` ones and what they need."""
-
-    index: int
-    wanted: tuple[int, ...]
-    units: Units
-    tokens: float
 
 
 class _Filling:
@@ -101,22 +48,22 @@ class _Filling:
         self._tokens = [0] * len(passages)
         self._left = room
 
-    def run(self, steps: Iterator[_Step]) -> None:
-        taken, rest = self._estimate(steps)
-        for index in {step.index: None for step in taken}:
-            self._keep(index, self.kept[index])
-        while taken and self._left < 0:
-            last = taken.pop()
-            rest.insert(0, last)
-            self._keep(last.index, self.kept[last.index] - last.units)
-        self._fill(chain(rest, steps))
+    def run(self, steps: Iterator[Step]) -> None:
+        while True:
+            taken, rest = self._estimated(steps)
+            self._keep_all(taken)
+            undone = self._undone(taken)
+            steps = chain(undone, rest, steps)
+            if undone or not taken or self._left < _NEARLY_FULL:
+                break
+        self._fill(steps)
         for index, own in enumerate(self._passages):
-            if self.kept[index] and self.kept[index].issuperset(own.content()):
+            if self.kept[index] and self.kept[index].issuperset(own.content):
                 self._fits(index, own.allowed)
 
-    def _estimate(self, steps: Iterator[_Step]) -> tuple[list[_Step], list[_Step]]:
-        """The steps that the room holds by estimate, and the first that it does not."""
-        taken: list[_Step] = []
+    def _estimated(self, steps: Iterator[Step]) -> tuple[list[Step], list[Step]]:
+        """The steps that the room holds by estimate, now kept, and the first that it does not hold."""
+        taken: list[Step] = []
         left = float(self._left)
         for step in steps:
             left -= step.tokens
@@ -126,16 +73,37 @@ class _Filling:
             self.kept[step.index] |= step.units
         return taken, []
 
-    def _fill(self, steps: Iterator[_Step]) -> None:
-        tries = 0
-        while self._left >= _LEAST_ROOM and tries < _FILL_TRIES:
-            step = next(steps, None)
-            if step is None:
-                return
-            if not self._fits(step.index, self._passages[step.index].closure(step.wanted)):
+    def _undone(self, taken: list[Step]) -> list[Step]:
+        """The last steps, given up again where exact counts are over the room; in order."""
+        undone: list[Step] = []
+        while taken and self._left < 0:
+            over, first = float(-self._left), len(taken)
+            while first and over > 0:
+                first -= 1
+                over -= taken[first].tokens
+                self.kept[taken[first].index] -= taken[first].units
+            self._keep_all(taken[first:])
+            undone = taken[first:] + undone
+            del taken[first:]
+        return undone
+
+    def _fill(self, steps: Iterator[Step]) -> None:
+        """Takes what still fits, in order; of the beginning of a passage that does not, single units."""
+        tries, parts, ahead = 0, list[Step](), next(steps, None)
+        while self._left >= _LEAST_ROOM and tries < _FILL_TRIES and (parts or ahead):
+            if ahead and not (parts and parts[0] < ahead):
+                step, ahead = ahead, next(steps, None)
+            else:
+                step = heapq.heappop(parts)
+            own, old = self._passages[step.index], self.kept[step.index]
+            units = own.closure(step.wanted)
+            if (now := density(own, units, old)) < step.density:
+                heapq.heappush(parts, Step(now, step.index, step.wanted))
+            elif not self._fits(step.index, units):
                 tries += 1
                 for unit in step.wanted if len(step.wanted) > 1 else ():
-                    self._fits(step.index, self._passages[step.index].closure((unit,)))
+                    alone = density(own, own.closure((unit,)), old)
+                    heapq.heappush(parts, Step(alone, step.index, (unit,)))
 
     def _fits(self, index: int, units: Units) -> bool:
         """Keeps some units more if they fit; says whether they are in."""
@@ -147,90 +115,12 @@ class _Filling:
             self._keep(index, old)
         return self._left >= 0 and self.kept[index] is not old
 
+    def _keep_all(self, taken: Sequence[Step]) -> None:
+        for index in {step.index: None for step in taken}:
+            self._keep(index, self.kept[index])
+
     def _keep(self, index: int, units: Units) -> None:
         tokens = self._cost(index, units) if units else 0
         self.kept[index] = units
         self._left += self._tokens[index] - tokens
         self._tokens[index] = tokens
-
-
-def _steps(passages: Sequence[Scored], diversity: float) -> Iterator[_Step]:
-    """All units of all passages in falling order of worth per token, whatever the room.
-
-    A passage begins with those of its best units that together pay best for its label and title; then come single
-    units, each with all that it needs. As more is said, worth only falls, so each is looked at again when its turn
-    comes (lazy greedy: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions").
-    """
-    news = _News(passages, diversity)
-    taken: list[Units] = [frozenset()] * len(passages)
-    heap: list[tuple[float, int, tuple[int, ...]]] = []
-    for index, own in enumerate(passages):
-        if wanted := _opening(own):
-            heap.append((-_density(own, own.closure(wanted), frozenset()), index, wanted))
-    heapq.heapify(heap)
-    while heap:
-        density, index, wanted = heapq.heappop(heap)
-        own, old = passages[index], taken[index]
-        if old.issuperset(wanted):
-            continue
-        units = own.closure(wanted)
-        now = -_density(own, units, old, news.shares(index, units - old))
-        if heap and now > max(heap[0][0], density):
-            heapq.heappush(heap, (now, index, wanted))
-            continue
-        yield _Step(index, wanted, units - old, own.tokens(units, old))
-        taken[index] |= units
-        news.say(index, units - old)
-        for unit in own.content() if not old else ():
-            if unit not in units:
-                heapq.heappush(heap, (-_density(own, own.closure((unit,)), units), index, (unit,)))
-
-
-def _density(own: Scored, units: Units, old: Units, shares: Mapping[int, float] | None = None) -> float:
-    """Worth per token of some units beside `old`; `shares` says how much of each is news."""
-    new = units - old
-    worth = sum(own.scores[u] * own.unit_tokens[u] * (shares[u] if shares else 1.0) for u in new)
-    return worth / max(own.tokens(units, old), 0.1)
-
-
-def _opening(own: Scored) -> tuple[int, ...]:
-    """The best units, as long as one more raises the worth per token, frame included."""
-    units: Units = frozenset()
-    best = 0.0
-    content = own.content()
-    for count, unit in enumerate(content):
-        more = units | own.closure((unit,))
-        density = _density(own, more, frozenset())
-        if density <= best:
-            return tuple(content[:count])
-        units, best = more, density
-    return tuple(content)
-
-
-class _News:
-    """How much of a unit was not said yet."""
-
-    def __init__(self, passages: Sequence[Scored], diversity: float) -> None:
-        self._passages = passages
-        self._diversity = diversity
-        self._said: set[str] = set()
-        self._terms: dict[tuple[int, int], frozenset[str]] = {}
-
-    def say(self, index: int, units: Units) -> None:
-        for unit in units:
-            self._said |= self._terms_of(index, unit)
-
-    def shares(self, index: int, units: Units) -> dict[int, float]:
-        return {unit: self._share(self._terms_of(index, unit)) for unit in units}
-
-    def _share(self, own: frozenset[str]) -> float:
-        told = len(own & self._said) / len(own) if own else 0.0
-        return _NO_NEWS_WORTH if told >= _NO_NEWS else 1 - self._diversity * told
-
-    def _terms_of(self, index: int, unit: int) -> frozenset[str]:
-        key = index, unit
-        if key not in self._terms:
-            passage = self._passages[index].passage
-            span = passage.units[unit]
-            self._terms[key] = frozenset(terms(passage.candidate.text[span.start : span.end]))
-        return self._terms[key]

@@ -13,7 +13,7 @@ from budget.facts import Fact
 from budget.passages import attach
 from budget.ports import Ports, TokenCounter
 from budget.text import is_cjk
-from budget.tokens import count_segment
+from budget.tokens import SegmentEncoder
 from budget.types import Part, PlanRequest, PromptMessage, SectionName, Segment
 
 TURN_SEPARATOR = "\n\n"
@@ -165,7 +165,7 @@ class Measured:
     shares: Mapping[int, int]
 
 
-def measure(laid: Sequence[Laid], request: PlanRequest, ports: Ports) -> Measured:
+def measure(laid: Sequence[Laid], request: PlanRequest, ports: Ports, encoder: SegmentEncoder) -> Measured:
     """Renders messages and counts what comes out, segment by segment.
 
     Raises:
@@ -176,7 +176,7 @@ def measure(laid: Sequence[Laid], request: PlanRequest, ports: Ports) -> Measure
     sources: Counter[Source] = Counter()
     shares: Counter[int] = Counter()
     for segment, (at, source) in zip(segments, _origins(segments, laid), strict=True):
-        tokens = count_segment(segment, ports.counter)
+        tokens = encoder.count(segment)
         sections[segment.section] += tokens
         if source is not None:
             sources[source] += tokens

@@ -1,7 +1,7 @@
 """Text as blocks: fenced code, tables, headings, list items and prose, by its lines."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,28 +48,29 @@ def blocks(text: str) -> Iterator[tuple[int, int, SpanKind]]:
 def _block_at(lines: list[_Line], i: int) -> tuple[int, SpanKind]:
     """The line after the block that begins at line `i`, and the block's kind."""
     body = lines[i].body
+    if not body.strip():
+        return _first(lines, i, lambda line: line.strip() != ""), "sentence"
     if fence := _FENCE.match(body):
         return _fence_end(lines, i, fence.group(1)[:3]), "code"
     if _ROW.match(body) and i + 1 < len(lines) and _ROW.match(lines[i + 1].body):
-        j = i + 2
-        while j < len(lines) and _ROW.match(lines[j].body):
-            j += 1
-        return j, "table"
+        return _first(lines, i, lambda line: _ROW.match(line) is None), "table"
     if _ATX.match(body):
         return i + 1, "heading"
     if _ITEM.match(body):
         return _prose_end(lines, i), "list"
-    if body.strip() and _is_title(lines, i):
+    if _is_title(lines, i):
         underlined = i + 1 < len(lines) and _RULE.match(lines[i + 1].body)
         return i + (2 if underlined else 1), "heading"
     return _prose_end(lines, i), "sentence"
 
 
+def _first(lines: list[_Line], i: int, wanted: Callable[[str], bool]) -> int:
+    """The first line from `i` on that is wanted, or the end."""
+    return next((j for j in range(i, len(lines)) if wanted(lines[j].body)), len(lines))
+
+
 def _fence_end(lines: list[_Line], i: int, fence: str) -> int:
-    for j in range(i + 1, len(lines)):
-        if lines[j].body.lstrip().startswith(fence):
-            return j + 1
-    return len(lines)
+    return min(_first(lines, i + 1, lambda line: line.lstrip().startswith(fence)) + 1, len(lines))
 
 
 def _prose_end(lines: list[_Line], i: int) -> int:

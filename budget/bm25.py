@@ -49,7 +49,7 @@ def bm25(query: Mapping[str, float], documents: Sequence[TermCounts]) -> list[fl
     matching = Counter(t for found in matches for t in found)
     weights = {t: w * idf(len(documents), matching[t]) for t, w in query.items()}
     best = sum(weights.values()) * (K1 + 1)
-    if not best:
+    if not best or not documents:
         return [0.0] * len(documents)
     mean = sum(d.num_terms for d in documents) / len(documents) or 1.0
     scores = []

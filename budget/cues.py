@@ -11,15 +11,17 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _DATE = re.compile(
-    r"\b(?:1\d{3}|20\d{2})s?\b|\d\s*[年月日号號]|[〇零一二三四五六七八九十]+[年月日]|世[纪紀]|\d(?:st|nd|rd|th)\b|\d:\d\d"
+    r"\b(?:1\d{3}|20\d{2})s?\b|\d\s*[年月日号號]|[〇零一二三四五六七八九十]{1,8}[年月日]|世[纪紀]|\d(?:st|nd|rd|th)\b|\d:\d\d"
     r"|\b(?:jan|febr)uary\b|\b(?:march|april|may|june|july|august|(?:septem|octo|novem|decem)ber)\b"
     r"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|\b\d+ (?:minute|hour|day|week|month|year|decade)s?\b"
     r"|\d\s*(?:分钟|分鐘|小时|小時|天|周|週|个月|個月)|[初中晚末]期|[春夏秋冬]季",
     re.IGNORECASE,
 )
-_NAME = re.compile(r"[A-Z][\w'’.-]+ (?:(?:of|de|van|von|der|la|bin) )*[A-Z]\w+|(?<=[a-z,] )[A-Z][a-z]+|[A-Z]{2,}|[·・]")
+_NAME = re.compile(
+    r"[A-Z][\w'’.-]{1,40} (?:(?:of|de|van|von|der|la|bin) ){0,3}[A-Z]\w|(?<=[a-z,] )[A-Z][a-z]|[A-Z]{2}|[·・]"
+)
 _PLACE = re.compile(
-    r"\b(?:in|at|near|from|to|of|on|off) (?:the )?[A-Z]\w+|位[于於]|[东東西南北]部"
+    r"\b(?:in|at|near|from|to|of|on|off) (?:the )?[A-Z]\w|位[于於]|[东東西南北]部"
     r"|[省市县縣区區州国國镇鎮乡鄉村岛島洲港湾灣路街山河湖海府郡城馆館院]"
 )
 

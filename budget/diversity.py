@@ -19,15 +19,15 @@ def diversified(
     Likeness counts in tenths, so that passages that are about as alike keep their order.
     """
     head, rest = list(order[:_NUM_DIVERSIFIED]), list(order[_NUM_DIVERSIFIED:])
-    likeness = np.round(np.clip(vectors[head] @ vectors[head].T, 0.0, 1.0), 1)
+    near = vectors[head]
     relevance = np.array([scores[i] for i in head])
     nearest = np.zeros(len(head))
-    taken: list[int] = []
     free = np.ones(len(head), dtype=bool)
+    taken: list[int] = []
     for _ in head:
-        value = np.where(free, np.round(relevance * (1.0 - diversity * nearest), SCORE_DIGITS), -1.0)
-        best = int(np.argmax(value))
+        value = np.round(relevance * (1.0 - diversity * nearest), SCORE_DIGITS)
+        best = int(np.argmax(np.where(free, value, -1.0)))
         taken.append(head[best])
         free[best] = False
-        nearest = np.maximum(nearest, likeness[best])
+        nearest = np.maximum(nearest, np.round(np.clip(near @ near[best], 0.0, 1.0), 1))
     return taken + rest

@@ -138,9 +138,6 @@ def _spread(windows: list[str]) -> list[str]:
 
 def _digest(texts: Sequence[str]) -> bytes:
     """A key for these texts in this order; lengths keep them apart."""
-    digest = hashlib.blake2b(digest_size=16)
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.digest()
+    data = [text.encode("utf-8", "surrogatepass") for text in texts]
+    lengths = ",".join(str(len(d)) for d in data).encode()
+    return hashlib.blake2b(lengths + b":" + b"".join(data), digest_size=16).digest()

@@ -1,57 +1,11 @@
-"""What users state about themselves and their task: constraints, preferences, data, corrections. English and Chinese.
-
-A fact is a whole sentence of a user turn, kept verbatim. By rules: it is no question, and it binds ("never mention
-prices"), or speaks in the first person, or holds a value (a number, a date).
-"""
+"""What users state about themselves and their task, and what of it still holds. English and Chinese."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from budget.sentences import sentences
-from budget.small_talk import is_small_talk
+from budget.statements import read_statement
 from budget.text import is_cjk, normalise, terms
-
-
-def _words(*patterns: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(patterns)})\b")
-
-
-_BINDS_EN = _words(
-    "never|always|must(?:n'?t)?|do(?:n'?t| not)|should(?:n'?t)?|can(?:'t|not)|only|avoid|hate",
-    "prefer\\w*|allerg\\w*|require\\w*|remember|note that|keep in mind|from now on|make sure|call me",
-    "please (?:use|answer|reply|call|do|keep|write|speak)|at (?:most|least)|no more than",
-    "budget|deadline|vegetarian|vegan|correction|actually|instead|i meant|rather",
-)
-_BINDS_ZH = re.compile(
-    "不要|不想|别|不能|不可|不得|不吃|不喝|不用|不许|必须|务必|一定要|只要|只能|只用|总是|始终|永远|请用|请勿|请以|记住|记得|偏好|喜欢|讨厌|"
-    "过敏|希望|预算|以内|以下|至少|最多|不超过|更正|纠正|改成|改为|改到|换成|其实|说错|搞错|弄错|应该是|应为|忌口|素食"
-)
-_FIRST_PERSON = re.compile(r"\b(?:i|my|mine|me|we|our|us)\b|我|咱|本人|俺")
-_ASKING_ME = re.compile(
-    r"(?:can|could|may|should|do|shall|must|will|would) (?:i|we|you \w+ me)\b"
-    r"|\b(?:tell|give|show|help|find|get|let) me\b"
-    "|(?:帮|告诉|给|为)我们?|我(?:知道|明白|了解)了"
-)
-_VALUE = re.compile(
-    r"\d|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|dozen)\b"
-    r"|\b(?:january|february|march|april|june|july|august|september|october|november|december|today|tomorrow|noon)\b"
-    '|[一二两三四五六七八九十百千万][个位人天晚元块点号月日年间张次]|星期|周[一二三四五六日天末]|[“「『《"]',
-    re.IGNORECASE,
-)
-_NAME = re.compile(r"(?<=[a-z,;:] )(?!I\b|I')[A-Z][\w'-]*|@|去(?![吧了这那哪它吗])")
-_QUESTION = re.compile(
-    r"[?？]\W*$|(?:吗|么|呢|多少|哪里|哪儿|哪些|哪家|什么|怎么样)[^，。！]{0,4}$"
-    r"|^(?:(?:and|so|ok|okay|hi|hello|yes|then|also|now),? )?"
-    r"(?:who|what|when|where|which|why|how|can|could|would|will|is|are|do|does|did|may)\b",
-    re.IGNORECASE,
-)
-_CONFIRMS = re.compile(r"\b(?:correct|right)\b|^\W*(?:yes|no|可以|好的?|行|是的|对)\W*$")
-_POINTS_BACK = re.compile("它|[他她]家|[这该此那]")
-_BARE_QUESTION = 8
-"""Characters; a shorter Chinese question names nothing."""
-_LONG_TURN = 8
-"""Sentences; a longer turn is pasted text, of which only binding sentences are the user's own."""
 
 _CORRECTS = re.compile(
     r"\b(?:correction|actually|instead|i meant|rather|changed?|sorry|wrong|mistake|not|updated?|now)\b|^no\b"
@@ -68,6 +22,9 @@ _ATTRIBUTE_EN = re.compile(
 _ATTRIBUTE_ZH = re.compile(
     r"(?P<name>[^\W\da-zA-Z_]{1,12}?)(?:应该是|应该为|应为|已?经?改成|已?经?改为|改到|换成|变成|(?<![但还可不就要总只也都老或])是|[:：])(?P<lead>)"
 )
+_DOES = re.compile(
+    r"\b(?:live|stay|work|study|prefer|drive|arrive|leave|fly|depart|return)(?=s?\b)|住|工作|喜欢|偏好|出发|到达|返回"
+)
 _NO_PART_OF_NAME = re.compile(
     r"\b(?:new|correct|right|actual|real|current|latest|updated|final|own|now)\b"
     "|新的?|正确的?|实际的?|最新的?|现在的?|现在|其实|更正|纠正|不对|我们的?|咱们的?|我的?|您|这|那|它|[他她你今]|的$|已经?$"
@@ -76,7 +33,7 @@ _NO_PART_OF_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A sentence of turn `turn`, verbatim. Tier 0 binds; tier 1 informs, and is given up first."""
+    """A sentence of turn `turn`, verbatim. Tier 0 binds, tier 1 informs, tier 2 asks for something; it goes first."""
 
     turn: int
     text: str
@@ -84,22 +41,9 @@ class Fact:
     superseded: bool = False
 
 
-def states(text: str) -> bool:
-    """Whether a user turn gives data, wishes or names of its own, in a statement or within a request."""
-    return any(_gives(sentence) for sentence in _said(text))
-
-
 def find_facts(turn: int, text: str) -> list[Fact]:
     """The facts of one user turn, in order."""
-    said = _said(text)
-    found = []
-    for sentence in said:
-        lowered, binds = sentence.lower(), _binds(sentence)
-        if _QUESTION.search(sentence) or not (binds or _VALUE.search(sentence) or _first_person(lowered)):
-            continue
-        if binds or len(said) <= _LONG_TURN:
-            found.append(Fact(turn, sentence, tier=0 if binds else 1))
-    return found
+    return [Fact(turn, sentence, tier) for sentence, tier in read_statement(text).facts]
 
 
 def supersede(facts: Sequence[Fact]) -> list[Fact]:
@@ -128,14 +72,18 @@ class _Claim:
     attribute: str = ""
     kind: tuple[str, bool] = ("", False)
     """Of the value: the word that leads it in, and whether it has digits."""
+    does: str = ""
+    """The verb, of which a person's fact has one at a time: where one lives, what one prefers."""
 
     def replaces(self, old: "_Claim") -> bool:
         if self.text == old.text:
             return True
         if self.attribute and self.attribute == old.attribute:
             return self.corrects or self.kind == old.kind
-        shared = len(self.words & old.words) / max(min(len(self.words), len(old.words)), 1)
-        return self.corrects and shared >= _SAME
+        if self.corrects and self.does and self.does == old.does:
+            return True
+        shared = len(self.words & old.words)
+        return self.corrects and shared > 1 and shared >= _SAME * min(len(self.words), len(old.words))
 
 
 def _claim(text: str) -> _Claim:
@@ -143,31 +91,10 @@ def _claim(text: str) -> _Claim:
     words = frozenset(t for t in terms(text) if not any(c.isdigit() for c in t))
     match = (_ATTRIBUTE_ZH if is_cjk(text) else _ATTRIBUTE_EN).search(lowered)
     corrects = _CORRECTS.search(lowered) is not None
+    verb = _DOES.search(lowered)
+    does = verb[0] if verb else ""
     if not match:
-        return _Claim(lowered, words, corrects)
+        return _Claim(lowered, words, corrects, does=does)
     attribute = " ".join(_NO_PART_OF_NAME.sub(" ", match["name"]).split())
     has_digits = any(c.isdigit() for c in lowered[match.end() :])
-    return _Claim(lowered, words, corrects, attribute, (match["lead"] or "", has_digits))
-
-
-def _said(text: str) -> list[str]:
-    """The sentences that are not small talk."""
-    pieces = (text[span.start : span.end] for span in sentences(text))
-    return [piece for piece in pieces if not is_small_talk(piece)]
-
-
-def _gives(sentence: str) -> bool:
-    lowered = sentence.lower()
-    if _binds(sentence) or _VALUE.search(sentence) or _NAME.search(sentence) or _first_person(lowered):
-        return True
-    if not _QUESTION.search(sentence):
-        return not _CONFIRMS.search(lowered)
-    return is_cjk(sentence) and len(sentence) > _BARE_QUESTION and not _POINTS_BACK.search(sentence)
-
-
-def _binds(sentence: str) -> bool:
-    return bool(_BINDS_EN.search(sentence.lower().replace("’", "'")) or _BINDS_ZH.search(sentence))
-
-
-def _first_person(lowered: str) -> bool:
-    return _FIRST_PERSON.search(_ASKING_ME.sub("", lowered)) is not None
+    return _Claim(lowered, words, corrects, attribute, (match["lead"] or "", has_digits), does)

@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from budget.conversation import Conversation
-from budget.facts import Fact, find_facts, states, supersede
+from budget.facts import Fact, find_facts, supersede
 from budget.small_talk import is_small_talk
+from budget.statements import read_statement
 from budget.types import Message, TurnClass
 from policies.schema import HistorySection
 
 _ASKS = re.compile(r"[?？]|[吗么](?:\W|$)|还是|是否|要不要|好不好")
 _OFFERS = re.compile(r"\bfound\b|\bthere (?:is|are) \d", re.IGNORECASE)
+
+
+_FACTS_SHARE = 0.75
+"""Of the room, up to which whole turns give way to facts that bind or inform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ def classify(message: Message, previous: Message | None = None) -> TurnClass:
         return "tool"
     if is_small_talk(message.content, answers=previous is not None and _asks(previous.content)):
         return "context" if previous is not None and _OFFERS.search(previous.content) else "small_talk"
-    return "fact" if message.role == "user" and states(message.content) else "context"
+    return "fact" if message.role == "user" and read_statement(message.content).gives else "context"
 
 
 def read_turns(conversation: Conversation, policy: HistorySection) -> Turns:
@@ -120,12 +125,13 @@ def select(
     for dropped in _drops(turns, policy):
         kept = optional - dropped
         tokens = sum(costs[i] for i in kept)
+        allowed = min(facts_room, room - tokens)
         if tokens > min(room, turns_room):
             continue
         wanted = [f for f in turns.facts if f.turn in dropped and not f.superseded]
-        allowed = min(facts_room, room - tokens)
         chosen = _fitting(wanted, allowed - facts_frame, fact_cost)
-        if len(chosen) == len(wanted) or allowed == facts_room or kept <= turns.recent:
+        lasting_lost = sum(f.tier < 2 for f in wanted) - sum(f.tier < 2 for f in chosen)
+        if not lasting_lost or not kept or allowed >= min(facts_room, _FACTS_SHARE * room):
             frame = facts_frame if chosen else 0
             return History(turns.must | kept, chosen, tokens + frame + sum(fact_cost(fact) for fact in chosen))
     return History(turns.must)

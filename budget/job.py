@@ -4,13 +4,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 
 from budget.assemble import Layout, Measured, Placed, lay_out, measure
 from budget.bounds import Bounds
 from budget.conversation import Conversation
 from budget.passages import render
 from budget.ports import Ports
-from budget.tokens import encode_segment
+from budget.tokens import SegmentEncoder
 from budget.types import PlanRequest, Segment
 
 
@@ -37,11 +39,16 @@ class Job:
 
     def measure(self, layout: Layout) -> Measured:
         """Renders and counts a layout."""
-        return measure(lay_out(self.request, self.conversation, layout, self.ports), self.request, self.ports)
+        laid = lay_out(self.request, self.conversation, layout, self.ports)
+        return measure(laid, self.request, self.ports, self._encoder)
 
     def ids(self, segments: Sequence[Segment]) -> tuple[int, ...]:
         """The token ids of segments, end to end."""
-        return tuple(i for segment in segments for i in encode_segment(segment, self.ports.counter))
+        return tuple(chain.from_iterable(map(self._encoder.encode, segments)))
+
+    @cached_property
+    def _encoder(self) -> SegmentEncoder:
+        return SegmentEncoder(self.ports.counter)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from budget.assemble import Layout, Measured
 from budget.bounds import read_bounds, require
 from budget.conversation import read_conversation
-from budget.dedupe import Candidate, Piece, dedupe
+from budget.dedupe import Candidate, dedupe
+from budget.extract import extract_documents
 from budget.history import History, Turns, read_turns
 from budget.job import Job
 from budget.passages import labels
@@ -17,6 +18,7 @@ from budget.settle import settle, surely_kept
 from budget.shelf import Chosen, Shelf, stock
 from budget.trim import split
 from budget.types import Plan, PlanRequest, RankingReport
+from budget.windows import Piece
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -34,7 +36,7 @@ def plan(request: PlanRequest, ports: Ports) -> Plan:
         ContextLengthExceeded: what must be kept does not fit.
         InvalidConversation: no messages, tool calls and results that do not match, or a template that refuses.
     """
-    request = _clean(request)
+    request = extract_documents(_clean(request))
     conversation = read_conversation(request.messages)
     names = dict(zip((d.index for d in request.documents), labels(request.documents), strict=True))
     job = Job(request, ports, conversation, read_bounds(request), names)
@@ -51,17 +53,15 @@ def plan(request: PlanRequest, ports: Ports) -> Plan:
 
 def _planned(job: Job, turns: Turns, before: Measured) -> Plan:
     with job.timed("assemble"):
-        floor = job.measure(Layout(turns.must))
-        require(job.bounds, floor.sections, what="what must be kept")
+        bare = job.measure(Layout(turns.must))
+        require(job.bounds, bare.sections, what="what must be kept")
     with job.timed("dedupe"):
-        shown = [job.request.messages[i].content for i in sorted(surely_kept(job, turns, before, floor))]
+        shown = [job.request.messages[i].content for i in sorted(surely_kept(job, turns, before, bare))]
         policy = job.request.context.dedupe
         deduped = dedupe(job.request.documents, policy, history=shown, embedder=job.ports.embedder)
     with job.timed("rank"):
         shelf = _stock(job, deduped.candidates)
-        must = {**floor.sections, "documents": shelf.pinned_tokens}
-        require(job.bounds, must, what="what must be kept")
-    settled = settle(job, turns, before, floor, shelf)
+    settled = settle(job, turns, before, bare, shelf)
     method = shelf.ranking.method if shelf.passages else "none"
     ranking = RankingReport(method=method, fallback=shelf.ranking.fallback)
     decisions = Decisions(turns, settled.history, settled.chosen, deduped, ranking, settled.cache_order)

@@ -63,7 +63,7 @@ class Embedder(Protocol):
     name: str
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(len(texts), d), rows of unit length, deterministic whatever else is in the batch."""
+        """(len(texts), d), rows of unit length. The same call gives the same bits, whatever was asked before."""
         ...
 
 

@@ -69,11 +69,11 @@ def gather(
     query = resolve(question, context)
     titles = titles or [None] * len(texts)
     sentences = [
-        [_headed(title, text[s.start : s.end]) for s in own]
+        [headed(title, text[s.start : s.end]) for s in own]
         for text, title, own in zip(texts, titles, spans, strict=True)
     ]
     starts = [0, *np.cumsum([len(own) for own in sentences]).tolist()]
-    passages = [count_terms(_headed(title, text)) for text, title in zip(texts, titles, strict=True)]
+    passages = [count_terms(headed(title, text)) for text, title in zip(texts, titles, strict=True)]
     lexical = np.array(bm25(query.weights, [count_terms(s) for own in sentences for s in own]))
     evidence = Evidence(starts, np.array(bm25(query.weights, passages)), lexical, None, None)
     if lexical_only or not texts:
@@ -87,7 +87,7 @@ def gather(
     return replace(evidence, related=related, vectors=vectors), None
 
 
-def _headed(title: str | None, text: str) -> str:
+def headed(title: str | None, text: str) -> str:
     """A sentence under its passage's title, which says what "it" and "she" are."""
     return f"{title}: {text}" if title else text
 

@@ -36,7 +36,7 @@ class Decisions:
     turns: Turns
     history: History
     chosen: Sequence[Chosen] = ()
-    deduped: Deduped = field(default_factory=lambda: Deduped([]))
+    deduped: Deduped = field(default_factory=lambda: Deduped([], {}))
     ranking: RankingReport = field(default_factory=lambda: RankingReport(method="none"))
     cache_order: CacheOrderReport | None = None
 
@@ -82,13 +82,12 @@ def granted_output(request: PlanRequest, prompt_tokens: int) -> int:
 
 
 def _documents(request: PlanRequest, decisions: Decisions, before: Measured, after: Measured) -> list[DocumentReport]:
-    owners = {piece.document: one for one in decisions.chosen for piece in one.passage.candidate.pieces}
+    passages = {piece.document: one for one in decisions.chosen for piece in one.passage.candidate.pieces}
     found = []
     for document in request.documents:
-        owner = owners.get(document.index)
-        fate, reason, of = _fate(document.index, owner, decisions.deduped)
-        own = owner is not None and owner.passage.candidate.index == document.index
-        spans = owner.passage.candidate.spans(owner.passage.spans(owner.units)) if owner else {}
+        passage = passages.get(document.index)
+        fate, reason, of = _fate(document.index, passage, decisions.deduped)
+        own = passage if passage is not None and passage.index == document.index else None
         found.append(
             DocumentReport(
                 index=document.index,
@@ -98,25 +97,29 @@ def _documents(request: PlanRequest, decisions: Decisions, before: Measured, aft
                 of=of,
                 tokens_before=before.sources.get(Source("document", document.index), 0),
                 tokens_after=after.sources.get(Source("document", document.index), 0),
-                score=owner.score if owner and own else None,
-                rank=owner.rank if owner and own else None,
-                position=owner.position if owner and own else None,
-                moved_for_cache=owner.moved if owner and own else 0,
-                kept_spans=spans.get(document.index, []),
+                score=own.score if own else None,
+                rank=own.rank if own else None,
+                position=own.position if own else None,
+                moved_for_cache=own.moved if own else 0,
+                kept_spans=passage.spans.get(document.index, []) if passage else [],
             )
         )
     return found
 
 
-def _fate(index: int, owner: Chosen | None, deduped: Deduped) -> tuple[DocumentFate, DocumentReason | None, int | None]:
+def _fate(
+    index: int, passage: Chosen | None, deduped: Deduped
+) -> tuple[DocumentFate, DocumentReason | None, int | None]:
+    """What became of a document; `passage` is the one that its text is part of, if dedupe left one."""
     reason, of = deduped.dropped.get(index, (None, None))
-    if owner is None or (reason is not None and reason != "overlap_merged"):
-        return "dropped", reason or "empty", of
-    if not owner.units:
-        return "dropped", owner.reason, of
-    if reason == "overlap_merged":
-        return "merged", reason, of
-    return ("trimmed", owner.reason, None) if owner.reason else ("kept", None, None)
+    if passage is None:
+        return "dropped", "semantic_duplicate" if reason == "overlap_merged" else reason or "empty", of
+    of = passage.index if passage.index != index else None
+    if index not in passage.spans:
+        return "dropped", passage.reason if not passage.units else "over_budget", of
+    if of is not None:
+        return "merged", "overlap_merged", of
+    return ("trimmed", passage.reason, None) if passage.reason else ("kept", None, None)
 
 
 def _turn(index: int, request: PlanRequest, decisions: Decisions, before: Measured, after: Measured) -> TurnReport:

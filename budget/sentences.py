@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from budget.blocks import SpanKind, blocks
+from budget.cache import BoundedCache
 from budget.text import CJK_CLASS, is_cjk
 
 
@@ -54,21 +55,30 @@ _STARTERS = _words(
 """Words that, capitalised after an abbreviation, open a new sentence."""
 
 
+_split: BoundedCache[tuple[Span, ...]] = BoundedCache(max_bytes=32 * 1024 * 1024)
+
+
 def sentences(text: str) -> list[Span]:
-    """Splits a text into spans that cover all that is not white space, in order.
+    """Splits a text into spans that cover all that is not white space, in order; once by content.
 
     Fenced code and tables are one span each; list items and headings stand apart; prose is cut after sentence ends
     (with the quotes and brackets that close them), but not within numbers, addresses, paths, versions, or after
     abbreviations.
     """
-    found: list[Span] = []
+    spans = _split.get(text)
+    if spans is None:
+        spans = tuple(_spans(text))
+        _split.put(text, spans, 200 + 4 * len(text) + 100 * len(spans))
+    return list(spans)
+
+
+def _spans(text: str) -> Iterator[Span]:
     for start, end, kind in blocks(text):
         cuts = [end] if kind in ("code", "table", "heading") else [*_ends(text, start, end), end]
         for cut in cuts:
             if span := _stripped(text, start, cut, kind):
-                found.append(span)
+                yield span
             start = cut
-    return found
 
 
 def _stripped(text: str, start: int, end: int, kind: SpanKind) -> Span | None:
@@ -139,16 +149,16 @@ _JOINED = frozenset("\u200d\ufe0e\ufe0f")
 def soft_cut(text: str, start: int, limit: int) -> int:
     """The best place in (start, limit] to cut: after a clause, else at white space, else between characters.
 
-    A clause or a space counts only in the second half of the range, so that a cut never gives most of the room away.
+    A clause counts in the last two thirds of the range, a space in its second half: a cut should not waste the room.
     A base character keeps its combining marks, joiners and variation selectors. Chinese, which has no spaces, is cut at
     its commas.
     """
     limit = min(limit, len(text))
     if limit >= len(text):
         return len(text)
-    middle = start + (limit - start) // 2
+    third, middle = start + (limit - start) // 3, start + (limit - start) // 2
     best = 0
-    for mark in _CLAUSE.finditer(text, middle, limit + 1):
+    for mark in _CLAUSE.finditer(text, third, limit + 1):
         if mark.end() <= limit:
             best = mark.end()
     if best > start:

@@ -3,16 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from budget.assemble import Layout, Measured, Placed, facts_costs, joint_cost
-from budget.bounds import history_room
+from budget.assemble import Layout, Measured, Placed, Source, facts_costs, joint_cost
+from budget.bounds import history_room, require
 from budget.history import History, Turns, select
 from budget.job import Job
-from budget.order import cache_aware, edges
+from budget.order import Ids, cache_aware, edges
 from budget.shelf import Chosen, Shelf
 from budget.types import CacheOrderReport
 
 _TRIES = 6
 """Layouts measured before all that may go goes; a second is needed where a template's cost is uneven."""
+
+
+_NEARLY = 8
+"""Tokens by which a sum of parts may be over what they take together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +29,62 @@ class Settled:
     cache_order: CacheOrderReport | None = None
 
 
-def settle(job: Job, turns: Turns, before: Measured, floor: Measured, shelf: Shelf) -> Settled:
+def settle(job: Job, turns: Turns, before: Measured, bare: Measured, shelf: Shelf) -> Settled:
     """The most useful prompt within the bounds.
 
     Args:
         job: request, bounds, ports.
         turns: of the conversation.
         before: everything, measured: the cost of each turn.
-        floor: what must stay (passages aside), measured; it fits.
-        shelf: the passages; the pinned ones fit too.
+        bare: what must stay without passages, measured; it fits.
+        shelf: the passages.
+
+    Raises:
+        ContextLengthExceeded: what must stay, pinned passages included, does not fit.
     """
-    spare = job.bounds.prompt - floor.total - shelf.pinned_tokens
-    documents = job.bounds.of("documents") - shelf.pinned_tokens
-    if shelf.passages or turns.facts:
-        spare -= joint_cost(job.request, job.conversation, job.ports.counter)
+    floor = Settled(History(turns.must), shelf.fit(0), bare)
+    if any(one.units for one in floor.chosen):
+        with job.timed("assemble"):
+            floor = _ordered(job, floor.history, floor.chosen)
+            require(job.bounds, floor.measured.sections, what="what must be kept")
+    if (whole := _whole(job, turns, before, floor.measured, shelf)) is not None:
+        return whole
+    spare = job.bounds.prompt - floor.measured.total - joint_cost(job.request, job.conversation, job.ports.counter)
+    documents = job.bounds.of("documents") - floor.measured.sections.get("documents", 0)
     for _ in range(_TRIES):
         with job.timed("history"):
-            history = _history(job, turns, before, floor, spare, min(shelf.optional_tokens, documents))
+            history = _history(job, turns, before, floor.measured, spare, min(shelf.optional_tokens, documents))
         with job.timed("trim"):
             chosen = shelf.fit(max(min(documents, spare - history.tokens), 0))
         with job.timed("assemble"):
-            settled = _ordered(job, history, chosen)
-        over = settled.measured.total - job.bounds.prompt
-        over_documents = settled.measured.sections.get("documents", 0) - job.bounds.of("documents")
+            settled = _cache_ordered(job, _ordered(job, history, chosen))
+        over, over_documents = _excess(job, settled)
         if over <= 0 and over_documents <= 0:
             return settled
         spare, documents = spare - max(over, 0), documents - max(over, over_documents, 0)
-    return _ordered(job, History(turns.must), shelf.fit(0))
+    return floor
+
+
+def _whole(job: Job, turns: Turns, before: Measured, floor: Measured, shelf: Shelf) -> Settled | None:
+    """All turns and passages, if they fit: sums of parts are only nearly exact, so what may fit is measured."""
+    turn_tokens = sum(before.shares.get(i, 0) for i in turns.optional)
+    history_tokens = floor.sections.get("history", 0) + sum(
+        before.sources.get(Source("turn", i), 0) for i in turns.optional
+    )
+    total = floor.total + turn_tokens + shelf.optional_tokens
+    if total > job.bounds.prompt + _NEARLY or history_tokens > job.bounds.of("history"):
+        return None
+    with job.timed("trim"):
+        chosen = shelf.fit(total)
+    with job.timed("assemble"):
+        settled = _cache_ordered(job, _ordered(job, History(turns.must | turns.optional), chosen))
+    return settled if max(_excess(job, settled)) <= 0 else None
+
+
+def _excess(job: Job, settled: Settled) -> tuple[int, int]:
+    """Tokens over the prompt's bound and over the passages'; 0 or less where they fit."""
+    sections = settled.measured.sections
+    return settled.measured.total - job.bounds.prompt, sections.get("documents", 0) - job.bounds.of("documents")
 
 
 def _history(job: Job, turns: Turns, before: Measured, floor: Measured, spare: int, documents: int) -> History:
@@ -75,55 +108,56 @@ def surely_kept(job: Job, turns: Turns, before: Measured, floor: Measured) -> fr
     return _history(job, turns, before, floor, spare, wanted).kept
 
 
-def _ordered(job: Job, history: History, chosen: list[Chosen]) -> Settled:
+def _ordered(job: Job, history: History, chosen: Sequence[Chosen]) -> Settled:
     """The prompt with its passages in the order asked for. `chosen` is in order of relevance."""
     kept = [n for n, one in enumerate(chosen) if one.units]
     if job.request.order == "edges":
         kept = [kept[at] for at in edges(len(kept))]
     measured = job.measure(_layout(job, history, [chosen[n] for n in kept]))
-    settled = Settled(history, _positioned(chosen, kept), measured)
-    if job.request.order == "cache_aware" and kept and job.ports.probe is not None:
-        return _cache_ordered(job, settled, kept)
-    return settled
+    return Settled(history, _positioned(chosen, kept), measured)
 
 
-def _cache_ordered(job: Job, relevance: Settled, kept: list[int]) -> Settled:
-    assert job.ports.probe is not None
-    separator = job.request.context.render.separator
-    leads = job.ports.counter.separator_side == "leading"
-    texts = [placed.text for placed in _layout(job, relevance.history, [relevance.chosen[n] for n in kept]).documents]
-    segments = relevance.measured.segments
-    start = next(at for at, segment in enumerate(segments) if segment.section == "documents")
-    bare_first = not segments[start].text.startswith(separator)
-
-    def ids(rank: int, first: bool) -> Sequence[int]:
-        if leads:
-            return job.ports.counter.encode(texts[rank] if first and bare_first else separator + texts[rank])
-        return job.ports.counter.encode(texts[rank] + separator)
-
+def _cache_ordered(job: Job, relevance: Settled) -> Settled:
+    """The same with its passages where more of the prefix is in KV, if the policy asks for that and the probe tells."""
+    probe, chosen = job.ports.probe, relevance.chosen
+    kept = [n for n, one in enumerate(chosen) if one.units]
+    if job.request.order != "cache_aware" or probe is None or not kept:
+        return relevance
+    start = next(n for n, segment in enumerate(relevance.measured.segments) if segment.section == "documents")
     order = cache_aware(
         len(kept),
-        ids,
-        prefix=job.ids(segments[:start]),
-        probe=job.ports.probe,
+        _passage_ids(job, [chosen[n].text for n in kept], relevance.measured.segments[start].text),
+        prefix=job.ids(relevance.measured.segments[:start]),
+        probe=probe,
         max_displacement=job.request.context.max_displacement,
     )
-    hits = job.ports.probe(job.ids(segments))
+    hits = probe(job.ids(relevance.measured.segments))
     if order is None or hits is None:
         return relevance
     moved = [kept[rank] for rank in order]
-    layout = _layout(job, relevance.history, [relevance.chosen[n] for n in moved])
-    measured = relevance.measured if moved == kept else job.measure(layout)
-    expected = job.ports.probe(job.ids(measured.segments)) or 0
+    measured = job.measure(_layout(job, relevance.history, [chosen[n] for n in moved]))
+    expected = probe(job.ids(measured.segments)) or 0
     if expected <= hits:
         return replace(relevance, cache_order=CacheOrderReport(expected_hit_tokens=hits, relevance_hit_tokens=hits))
     report = CacheOrderReport(expected_hit_tokens=expected, relevance_hit_tokens=hits)
-    return Settled(relevance.history, _positioned(relevance.chosen, moved, kept), measured, report)
+    return Settled(relevance.history, _positioned(chosen, moved, kept), measured, report)
+
+
+def _passage_ids(job: Job, texts: Sequence[str], first_segment: str) -> Ids:
+    """Ids of passages with the separators that they have at the front, as `first_segment` shows it, and behind."""
+    counter, separator = job.ports.counter, job.request.context.render.separator
+    bare_first = not first_segment.startswith(separator)
+
+    def ids(rank: int, first: bool) -> Sequence[int]:
+        if counter.separator_side == "trailing":
+            return counter.encode(texts[rank] + separator)
+        return counter.encode(texts[rank] if first and bare_first else separator + texts[rank])
+
+    return ids
 
 
 def _layout(job: Job, history: History, kept: Sequence[Chosen]) -> Layout:
-    shelf_text = [Placed(one.passage.candidate.index, one.text) for one in kept]
-    return Layout(history.kept, history.facts, shelf_text)
+    return Layout(history.kept, history.facts, [Placed(one.index, one.text) for one in kept])
 
 
 def _positioned(chosen: Sequence[Chosen], order: Sequence[int], ranked: Sequence[int] = ()) -> list[Chosen]:

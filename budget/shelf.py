@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from budget.allocate import Scored, Units, fit, scored
+from budget.allocate import fit
 from budget.dedupe import Candidate
 from budget.passages import render
 from budget.ports import Ports
@@ -12,9 +12,10 @@ from budget.rank import Ranking, rank
 from budget.sentence_rank import sentence_scores
 from budget.trim import Passage, split
 from budget.types import DocumentReason, Message, PlanRequest
+from budget.worth import Scored, Units, scored
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chosen:
     """One passage's fate. Without `units` it is dropped. `rank` counts from 1, `position` in the prompt from 0."""
 
@@ -27,6 +28,17 @@ class Chosen:
     reason: DocumentReason | None = None
     position: int | None = None
     moved: int = 0
+
+    @cached_property
+    def spans(self) -> Mapping[int, list[tuple[int, int]]]:
+        """What is kept of each document that the passage was merged from, as [start, end) offsets into its text."""
+        return self.passage.candidate.spans(self.passage.spans(self.units))
+
+    @property
+    def index(self) -> int:
+        """The document that stands for the passage: the candidate's, or the first of which something is kept."""
+        own = self.passage.candidate.index
+        return own if own in self.spans or not self.spans else min(self.spans)
 
 
 @dataclass(frozen=True)
@@ -43,13 +55,8 @@ class Shelf:
     whole: Sequence[int]
 
     @property
-    def pinned_tokens(self) -> int:
-        """Tokens of the passages that must stay, whole."""
-        return sum(n for passage, n in zip(self.passages, self.whole, strict=True) if passage.candidate.pinned)
-
-    @property
     def optional_tokens(self) -> int:
-        """Tokens that all others would take."""
+        """Tokens that all would take that may be kept or dropped."""
         cap = self.request.context.trim.max_tokens_per_document
         return sum(self.whole[at] if cap is None else min(self.whole[at], cap) for at in self._optional)
 
@@ -117,13 +124,13 @@ class Shelf:
             return own
         allowed = fit([own], cap, lambda _, units: self.cost(own.passage, units))[0]
         if allowed:
-            return replace(own, allowed=allowed)
-        best = own.content()[0]
-        passage = own.passage
-        for room in range(cap - round(own.frame_tokens), 0, -1):
+            return own.limited_to(allowed)
+        best = own.content[0]
+        room = cap - round(own.frame_tokens)
+        passage = own.passage.cut(best, room, self.ports.counter)
+        while passage.units and self.cost(passage, passage.everything) > cap:
+            room -= 1
             passage = own.passage.cut(best, room, self.ports.counter)
-            if not passage.units or self.cost(passage, passage.everything) <= cap:
-                break
         return scored(passage, [own.scores[best]][: len(passage.units)], cap, round(own.frame_tokens))
 
     def _chosen(self, at: int, passage: Passage, units: Units) -> Chosen:

@@ -15,6 +15,7 @@ _PHRASES_EN = (
     r"(?:i|we)(?: really| truly| do)? appreciate(?: (?:it|that|this|you|your|all|the|help|time|assistance|support))*",
     r"much appreciated|(?:good ?)?bye(?:[ -]?bye)?|farewell|take care",
     r"see (?:you|ya)(?: (?:later|soon|around|then|tomorrow))?|how are you(?: doing)?\??|nice to meet you",
+    r"(?:how|what) (?:can|may) i (?:help|assist|do for)(?: you)?(?: with)?(?: today| now)?\??",
     r"hi|hello|hey|howdy|greetings|good (?:morning|afternoon|evening|night|day)",
     r"(?:you|same to you|and you) too|likewise|(?:i'?ve |i have )?(?:got to|gotta) go(?: now)?",
     r"(?:have|enjoy)(?: yourself)?(?: the rest of)?(?: an?| your| the)(?: \w+)? "

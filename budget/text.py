@@ -15,6 +15,16 @@ by spaces, or (Hangul) whose words carry endings that bigrams match better."""
 _CJK = re.compile(f"[{CJK_CLASS}]")
 _CJK_RUN = re.compile(f"([{CJK_CLASS}]+)")
 _ZERO_WIDTH = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufe00-\ufe0f\ufeff]+")
+_FOLDED: dict[int, int | str] = {
+    **{wide: chr(wide - 0xFEE0) for wide in range(0xFF01, 0xFF5F)},
+    **dict.fromkeys(map(ord, "“”„‟«»「」『』〝〞＂"), '"'),
+    **dict.fromkeys(map(ord, "‘’‚‛´＇"), "'"),
+    **dict.fromkeys(map(ord, "‐‑‒–—―−－"), "-"),
+    **dict.fromkeys(map(ord, "。｡．"), "."),
+    ord("、"): ",",
+}
+"""Spellings of one mark. Full-width forms are NFKC's own, done first because most Chinese text then needs no more."""
+
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+")
 
 STOP_WORDS = frozenset(
@@ -33,9 +43,9 @@ def is_cjk(text: str) -> bool:
 
 
 def normalise(text: str) -> str:
-    """The text for comparison only: NFKC, case folded, zero-width characters out, white space runs one space."""
+    """For comparison only: NFKC; case, quotes, dashes, stops folded; zero-width characters out; single spaces."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKC", text.translate(_FOLDED))
         text = _ZERO_WIDTH.sub("", text)
     return " ".join(text.casefold().split())
 
@@ -43,8 +53,7 @@ def normalise(text: str) -> str:
 def terms(text: str) -> list[str]:
     """Terms for lexical matching, in order: stemmed words without stop words, numbers, and CJK characters and bigrams.
 
-    A single CJK character is a term of its own, marked apart from a one-character run, so that one-character words
-    still match while bigrams carry the weight (inverse document frequency does the rest).
+    CJK text has no words to go by: bigrams stand for them, and single characters for the words that have only one.
     """
     found: list[str] = []
     for word in _WORD.findall(normalise(text)):
@@ -87,4 +96,4 @@ def stem(word: str) -> str:
         if word.endswith(ending) and len(root) > 2 and any(v in root for v in "aeiouy"):
             word = root[:-1] if root[-1] == root[-2] and root[-1] not in "lsz" else root
             break
-    return word[:-1] if len(word) > 4 and word.endswith("e") else word
+    return word[:-1] if len(word) > 3 and word.endswith("e") else word

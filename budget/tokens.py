@@ -10,14 +10,24 @@ _FIRST_WINDOW = 64
 """Characters looked at for each token of the bound; doubled while they do not fill it."""
 
 
-def encode_segment(segment: Segment, counter: TokenCounter) -> Sequence[int]:
-    """A segment's ids: template text may hold control tokens, caller text never."""
-    return counter.encode_control(segment.text) if segment.control else counter.encode(segment.text)
+class SegmentEncoder:
+    """Encodes segments; template literals, which repeat within a prompt and its drafts, once each."""
 
+    def __init__(self, counter: TokenCounter) -> None:
+        self._counter = counter
+        self._control: dict[str, Sequence[int]] = {}
 
-def count_segment(segment: Segment, counter: TokenCounter) -> int:
-    """`len(encode_segment(segment, counter))`."""
-    return len(counter.encode_control(segment.text)) if segment.control else counter.count(segment.text)
+    def encode(self, segment: Segment) -> Sequence[int]:
+        """A segment's ids: template text may hold control tokens, caller text never."""
+        if not segment.control:
+            return self._counter.encode(segment.text)
+        if segment.text not in self._control:
+            self._control[segment.text] = self._counter.encode_control(segment.text)
+        return self._control[segment.text]
+
+    def count(self, segment: Segment) -> int:
+        """`len(encode(segment))`."""
+        return len(self.encode(segment)) if segment.control else self._counter.count(segment.text)
 
 
 def truncate(text: str, max_tokens: int, counter: TokenCounter) -> str:

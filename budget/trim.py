@@ -35,6 +35,8 @@ class Passage:
     label: str
     title: str
     units: tuple[Span, ...]
+    is_cut: bool = False
+    """Whether the units leave out text."""
 
     @cached_property
     def everything(self) -> frozenset[int]:
@@ -50,15 +52,21 @@ class Passage:
     def _direct_needs(self) -> list[list[int]]:
         return list(_direct_needs(self.candidate.text, self.units))
 
+    @cached_property
+    def _closures(self) -> dict[int, frozenset[int]]:
+        return {}
+
     def closure(self, unit: int) -> frozenset[int]:
         """A unit and all that it needs."""
-        found, queue = {unit}, list(self._direct_needs[unit])
-        while queue and len(found) < _LONGEST_CHAIN:
-            need = queue.pop()
-            if need not in found:
-                found.add(need)
-                queue += self._direct_needs[need]
-        return frozenset(found)
+        if unit not in self._closures:
+            found, queue = {unit}, list(self._direct_needs[unit])
+            while queue and len(found) < _LONGEST_CHAIN:
+                need = queue.pop()
+                if need not in found:
+                    found.add(need)
+                    queue += self._direct_needs[need]
+            self._closures[unit] = frozenset(found)
+        return self._closures[unit]
 
     def text(self, units: frozenset[int], *, ellipsis: bool = False) -> str:
         """Some units in order, apart as they were in the passage; `ellipsis` marks where some are left out."""
@@ -78,7 +86,7 @@ class Passage:
                 pieces.append((f"{space}{mark}" if mark and pieces else mark) + (between or space if pieces else space))
             pieces.append(whole[self.units[i].start : self.units[i].end])
             last = i
-        if mark and (last < len(self.units) - 1 or self._is_cut):
+        if mark and (last < len(self.units) - 1 or self.is_cut):
             pieces.append(f" {mark}" if mark == "…" else mark)
         return "".join(pieces)
 
@@ -94,20 +102,14 @@ class Passage:
 
     def covers_all(self, units: frozenset[int]) -> bool:
         """Whether nothing of the passage is left out."""
-        return units == self.everything and not self._is_cut
+        return units == self.everything and not self.is_cut
 
     def cut(self, unit: int, max_tokens: int, counter: TokenCounter) -> "Passage":
         """The passage with nothing left but the beginning of one unit, in at most `max_tokens` tokens."""
         span = self.units[unit]
         kept = truncate(self.candidate.text[span.start : span.end], max_tokens, counter)
         units = (Span(span.start, span.start + len(kept), span.kind),) if kept.strip() else ()
-        return Passage(self.candidate, self.label, self.title, units)
-
-    @cached_property
-    def _is_cut(self) -> bool:
-        """Whether the units leave out text that is not white space."""
-        outside = len(self.candidate.text) - sum(u.end - u.start for u in self.units)
-        return sum(c.isspace() for c in self.candidate.text) < outside
+        return Passage(self.candidate, self.label, self.title, units, is_cut=True)
 
 
 def split(candidate: Candidate, label: str, title: str, *, whole: bool = False) -> Passage:

@@ -17,6 +17,8 @@ from engine.pool import KVPool
 
 PAGED_ATTENTION = "tidegate_paged"
 _UNSUPPORTED = {"s_aux": "attention sinks", "position_bias": "a position bias"}
+_GATHER_TOKENS = 32_768
+"""The most positions that decodes read together: it bounds the scratch memory."""
 _GROUP_FILL = 0.6
 """Decodes share a gather only if the shortest fills this much of the longest: what lies beyond is padding."""
 
@@ -81,8 +83,8 @@ class PagedStep:
                 keys, values = key[gather.rows], value[gather.rows]
             else:
                 keys, values = self._pool.read(call.layer, gather.blocks)
-            batch = (gather.num_sequences, -1)
-            q, k, v = (t.unflatten(0, batch).transpose(1, 2) for t in (query[gather.rows], keys, values))
+            tensors = query[gather.rows], keys, values
+            q, k, v = (t.reshape(gather.num_sequences, -1, *t.shape[1:]).transpose(1, 2) for t in tensors)
             output[gather.rows] = _attention(q, k, v, gather.mask, call).transpose(1, 2).flatten(0, 1)
         return output
 
@@ -98,7 +100,8 @@ class PagedStep:
         decodes = sorted((s for s in self._spans if s.length == 1), key=lambda s: -self._num_read(s, window))
         while decodes:
             longest = self._num_read(decodes[0], window)
-            group = [span for span in decodes if self._num_read(span, window) >= _GROUP_FILL * longest]
+            most = max(1, _GATHER_TOKENS // (longest * self._pool.block_size))
+            group = [span for span in decodes[:most] if self._num_read(span, window) >= _GROUP_FILL * longest]
             decodes = decodes[len(group) :]
             gathers.append(self._decode(group, longest, window))
         return gathers
@@ -145,7 +148,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, c
         return _softcap_attention(query, key, value, mask, call.scale, call.softcap)
     groups = query.shape[1] // key.shape[1]
     if query.shape[2] == 1 and groups > 1:  # one row a sequence: heads that share keys become rows
-        packed = query.unflatten(1, (-1, groups)).squeeze(3)
+        packed = query.reshape(len(query), -1, groups, query.shape[3])
         return scaled_dot_product_attention(packed, key, value, mask, scale=call.scale).flatten(1, 2).unsqueeze(2)
     return scaled_dot_product_attention(
         query, key, value, mask, is_causal=mask is None, scale=call.scale, enable_gqa=groups > 1
@@ -156,7 +159,7 @@ def _softcap_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, softcap: float
 ) -> Tensor:
     """Attention with Gemma 2's bounded scores: softcap * tanh(score / softcap)."""
-    grouped = query.unflatten(1, (key.shape[1], -1))
+    grouped = query.reshape(len(query), key.shape[1], -1, *query.shape[2:])
     scores = (grouped @ key[:, :, None].mT).float() * scale
     scores = torch.tanh(scores / softcap) * softcap
     if mask is None:
@@ -173,7 +176,7 @@ def paged_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    paged: Step,
+    paged: Step | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -183,8 +186,10 @@ def paged_attention(
     """transformers' attention signature: (1, heads, tokens, head_dim) in, (1, tokens, heads, head_dim) out.
 
     Raises:
-        ModelLoadError: the model wants something of attention that is not computed here.
+        ModelLoadError: the model wants something of attention that is not computed here, or passes no step on.
     """
+    if paged is None:
+        raise ModelLoadError(f"{type(module).__name__} does not pass keyword arguments on to its attention")
     wanted = [name for name in _UNSUPPORTED if options.get(name) is not None]
     if wanted or is_causal is False or attention_mask is not None:
         name = _UNSUPPORTED[wanted[0]] if wanted else "attention that is not causal"

@@ -70,8 +70,12 @@ class ChatTemplate:
         held = Placeholders(self._nonce, self._control)
         called = {call.get("id"): _function_name(call) for message in messages for call in message.tool_calls}
         turns = arranged([_turn(n, message) for n, message in enumerate(messages)], self.abilities, self._side)
-        chat = [self._message(turn, called, held) for turn in turns]
-        text = self._apply(chat, [self._tool(n, tool, held) for n, tool in enumerate(tools)])
+        try:
+            chat = [self._message(turn, called, held) for turn in turns]
+            definitions = [self._tool(n, tool, held) for n, tool in enumerate(tools)]
+        except RecursionError as error:
+            raise ChatTemplateError("a tool call or definition is nested too deeply") from error
+        text = self._apply(chat, definitions)
         if lost := held.lost(text):
             raise ChatTemplateError(f"the model's chat template leaves out {lost}")
         return held.segments(text)

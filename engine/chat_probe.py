@@ -29,13 +29,15 @@ class Abilities:
     """How far a template gets with each kind of message; what it cannot show is rewritten before rendering.
 
     `calls` says, by (has content, more than one call), whether tool calls are shown; `bare_content` is the content
-    that a message with calls alone must have; `short_ids` that call ids must be nine characters (Mistral).
+    that a message with calls alone must have; `short_ids` that call ids must be nine characters (Mistral);
+    `user_after_result` whether the user may speak next after the result of a tool.
     """
 
     systems: Literal["anywhere", "first", "none"]
     same_role_twice: bool
     tool_role: bool
     tools: bool
+    user_after_result: bool = True
     short_ids: bool = False
     bare_content: str | None = ""
     calls: Mapping[tuple[bool, bool], bool] = field(default_factory=dict)
@@ -76,6 +78,7 @@ def probe(render: Render) -> Abilities:
         systems=_systems(shows, [user, asked, result]),
         same_role_twice=shows("bravo echo delta", user, again, answer, user),
         tool_role=tool_role,
+        user_after_result=shows("bravo tango echo", user, asked, result, again),
         tools=shows("papa", user, tools=[_TOOL]) and shows("romeo", user, asked, result, tools=[_TOOL]),
         short_ids=short_ids,
         bare_content=bare,

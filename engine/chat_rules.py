@@ -1,8 +1,9 @@
 """How messages are rewritten where a chat template cannot show them, so that no text is ever left out.
 
 - Tool calls that the template would lose become lines of JSON at the end of the assistant's content.
-- A tool result becomes a user message in a template without that role, and after a call that became text where the
-  template insists on turns.
+- A tool result becomes a user message in a template without that role, and after a call as text where the template
+  insists on turns.
+- An assistant message without text stands between a tool result and the user, where the template insists on one.
 - System texts after the first join the first, in order; a template without a system role gets them at the start of
   the first user message.
 - Neighbours of one role become one message, where the template insists on turns.
@@ -40,6 +41,8 @@ class Turn:
 def arranged(turns: Sequence[Turn], can: Abilities, side: SeparatorSide) -> list[Turn]:
     """`turns` as a template with these abilities shows them all."""
     result = _results_shown([_calls_shown(turn, can, side) for turn in turns], turns, can)
+    if not can.user_after_result:
+        result = _results_answered(result)
     if can.systems != "anywhere":
         result = _systems_first(result, can, side)
     return result if can.same_role_twice else _merged(result, side)
@@ -66,7 +69,7 @@ def _calls_shown(turn: Turn, can: Abilities, side: SeparatorSide) -> Turn:
 
 
 def _results_shown(shown: Sequence[Turn], sent: Sequence[Turn], can: Abilities) -> list[Turn]:
-    """Results become user turns where there is no tool role, or where turns must alternate and their call is text."""
+    """Results become user turns where there is no tool role, or where their call is text and turns must alternate."""
     result, call_is_text = [], False
     for turn, original in zip(shown, sent, strict=True):
         if turn.role == "tool" and (not can.tool_role or (call_is_text and not can.same_role_twice)):
@@ -75,6 +78,15 @@ def _results_shown(shown: Sequence[Turn], sent: Sequence[Turn], can: Abilities) 
             call_is_text = len(turn.tool_calls) < len(original.tool_calls)
         result.append(turn)
     return result
+
+
+def _results_answered(turns: Sequence[Turn]) -> list[Turn]:
+    answered: list[Turn] = []
+    for turn in turns:
+        if turn.role == "user" and answered and answered[-1].role == "tool":
+            answered.append(Turn("assistant", (), answered[-1].name))
+        answered.append(turn)
+    return answered
 
 
 def _call_line(call: Mapping[str, Any]) -> str:

@@ -60,10 +60,10 @@ class TextEncoder:
     for a character that the vocabulary lacks.
     """
 
-    def __init__(self, frozen: Tokenizer, control: ControlTokens, unknown: str | None) -> None:
+    def __init__(self, frozen: Tokenizer, control: ControlTokens, unknown_id: int | None) -> None:
         self._frozen = frozen
         self._control = control.contents
-        self._unknown = frozen.token_to_id(unknown) if unknown else None
+        self._unknown_id = unknown_id
         self._replaced: dict[int, str] = {}
         singles = (c for c in self._control.values() if len(c) == 1)
         # a control token of one character cannot be cut
@@ -93,7 +93,7 @@ class TextEncoder:
         found = []
         for token_id, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
             content = self._control.get(token_id)
-            if content is None or end - start < 2 or (token_id == self._unknown and content not in text[start:end]):
+            if content is None or end - start < 2 or (token_id == self._unknown_id and content not in text[start:end]):
                 continue
             found.append((start, end))
         return found
@@ -125,6 +125,13 @@ class TemplateEncoder:
         frozen = self._leading if self._control.start(text) else self._inner
         ids: list[int] = frozen.encode(_SURROGATE.sub(_REPLACEMENT, text), add_special_tokens=False).ids
         return ids
+
+
+def unknown_id(spec: Mapping[str, Any]) -> int | None:
+    """The id that stands for characters which the vocabulary lacks."""
+    model = spec["model"]
+    found: int | None = model.get("unk_id")  # Unigram has the id, the others the token
+    return model["vocab"].get(model["unk_token"]) if found is None and model.get("unk_token") else found
 
 
 def text_tokenizer(spec: Mapping[str, Any], added: Sequence[AddedToken]) -> Tokenizer:

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,8 @@ def convert_gguf(file: Path, cache_dir: Path, progress: Progress) -> Path:
     Raises:
         ModelLoadError: the file is broken, of an unknown architecture, or a needed package is missing.
     """
-    import transformers
-
     revision = fingerprint([file])
-    folder = cache_dir / f"{file.stem}-{revision}-tf{transformers.__version__}-{_FORMAT}"
+    folder = cache_dir / f"{file.stem}-{revision}-tf{version('transformers')}-{_FORMAT}"
     if (folder / "config.json").exists():
         return folder
     progress(f"converting {file.name} once, into {folder}")
@@ -85,12 +84,12 @@ def _convert(file: Path, target: Path) -> None:
 
 
 def _pre_tokenizer(file: Path) -> str | None:
-    """`tokenizer.ggml.pre` of a byte-level vocabulary; None for other kinds."""
-    from gguf import GGUFReader
+    """How a byte-level vocabulary's text was split, by llama.cpp's name for it; None for other vocabularies."""
+    from transformers.integrations.gguf import get_gguf_tokenizer
 
-    fields = GGUFReader(file).fields
-    kind = fields["tokenizer.ggml.model"].contents()
-    return str(fields["tokenizer.ggml.pre"].contents()) if kind == "gpt2" and "tokenizer.ggml.pre" in fields else None
+    _, vocabulary, _ = get_gguf_tokenizer(str(file))
+    name = vocabulary.get("pre_tokenizer_type") if vocabulary.get("tokenizer_type") == "gpt2" else None
+    return None if name is None else str(name)
 
 
 def _split_as_trained(tokenizer: Any, name: str | None) -> Any:

@@ -81,9 +81,11 @@ class Placeholders:
         return f'{lead}{self._nonce}{len(self._held) - 1:06d}"{trail}'
 
     def lost(self, rendering: str) -> str | None:
-        """The name of the first required text that `rendering` lacks."""
-        seen = {int(match[1]) for match in self._pattern.finditer(rendering)}
-        return next((held.required for n, held in enumerate(self._held) if held.required and n not in seen), None)
+        """What to call the first text that `rendering` lacks though it must not, or has in a changed form."""
+        found = [int(match[1]) for match in self._pattern.finditer(rendering)]
+        if rendering.count(self._nonce) > len(found):
+            return "part of a text, which it takes apart"
+        return next((held.required for n, held in enumerate(self._held) if held.required and n not in found), None)
 
     def segments(self, rendering: str) -> list[RenderedSegment]:
         """`rendering` with the texts back in place, cut into template literals and caller text; none is empty."""

@@ -1,5 +1,6 @@
 """The KV pool: one pair of paged tensors a layer, sized before anything is allocated."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class KVPool:
 
         self.keys = [zeros(layer.kv_heads, layer.key_dim) for layer in layers]
         self.values = [zeros(layer.kv_heads, layer.value_dim) for layer in layers]
+        self._scratch = torch.empty(0, dtype=dtype, device=device), torch.empty(0, dtype=dtype, device=device)
 
     def write(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store (tokens, kv_heads, head_dim) keys and values at `slots`, which are block * block_size + offset."""
@@ -46,9 +48,16 @@ class KVPool:
         self.values[layer].flatten(0, 1).index_copy_(0, slots, values)
 
     def read(self, layer: int, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of whole blocks, (len(blocks) * block_size, kv_heads, head_dim) each."""
-        keys, values = self.keys[layer].index_select(0, blocks), self.values[layer].index_select(0, blocks)
-        return keys.flatten(0, 1), values.flatten(0, 1)
+        """Copies of whole blocks, (len(blocks) * block_size, kv_heads, head_dim) each, valid until the next read.
+
+        They go to scratch memory that is kept: pages fresh from the system would cost more than the copy.
+        """
+        return self._gather(self.keys[layer], blocks, 0), self._gather(self.values[layer], blocks, 1)
+
+    def _gather(self, paged: torch.Tensor, blocks: torch.Tensor, which: int) -> torch.Tensor:
+        shape = (len(blocks), *paged.shape[1:])
+        out = self._scratch[which].resize_(max(self._scratch[which].numel(), math.prod(shape)))
+        return torch.index_select(paged, 0, blocks, out=out[: math.prod(shape)].view(shape)).flatten(0, 1)
 
 
 def bytes_per_token(layers: Sequence[LayerShape], dtype: torch.dtype) -> int:

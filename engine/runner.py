@@ -9,11 +9,12 @@ from engine.attention import PagedStep, Span
 from engine.batch import SequenceWork
 from engine.config import EngineConfig
 from engine.gguf import Progress
+from engine.locate import resolve_model
 from engine.model import PagedModel
 from engine.pool import KVPool, pool_blocks
 from engine.request import SamplingParams
 from engine.sampler import sample
-from engine.weights import describe, load_weights, resolve_model
+from engine.weights import describe, load_weights
 
 
 class TorchRunner:

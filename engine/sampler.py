@@ -15,8 +15,8 @@ from engine.batch import SequenceWork
 from engine.errors import EngineError
 from engine.request import SamplingParams
 
-_CANDIDATES = 1024
-"""Tokens sorted at first for `top_p`; the whole vocabulary follows only where they hold too little probability."""
+_WIDTHS = (256, 4096)
+"""Tokens sorted at first for `top_p` and `min_p`; more, and then all, only where these do not decide."""
 _GREEDY_BELOW = 1e-5
 """Temperatures that float32 cannot divide by choose the best token anyway."""
 
@@ -81,13 +81,14 @@ def _draw(scores: Tensor, params: SamplingParams, u: float) -> int:
 
 def _candidates(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
     """Probabilities, sorted downwards, and ids of the tokens that the filters keep."""
-    size = scores.shape[-1]
     everything = torch.softmax(scores, dim=-1)
-    probabilities, tokens = everything.topk(min(params.top_k or _CANDIDATES, size))
+    size = len(everything)
+    for width in (params.top_k,) if params.top_k else (*_WIDTHS, size):
+        probabilities, tokens = everything.topk(min(width, size))
+        if float(probabilities.sum()) >= params.top_p or probabilities[-1] < params.min_p * probabilities[0]:
+            break
     if params.top_k:
         probabilities = probabilities / probabilities.sum()
-    elif float(probabilities.sum()) < params.top_p and probabilities[-1] >= params.min_p * probabilities[0]:
-        probabilities, tokens = everything.topk(size)
     before = probabilities.cumsum(dim=-1) - probabilities
     kept = (before < params.top_p) & (probabilities >= params.min_p * probabilities[0])
     kept[0] = True

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from engine.chat import ChatTemplate, MessageLike
 from engine.chat_probe import Abilities
-from engine.encoding import AddedToken, ControlTokens, TemplateEncoder, TextEncoder, text_tokenizer
+from engine.encoding import AddedToken, ControlTokens, TemplateEncoder, TextEncoder, text_tokenizer, unknown_id
 from engine.errors import ModelLoadError
 from engine.placeholders import RenderedSegment
 from engine.vocabulary import Vocabulary
@@ -48,7 +48,7 @@ class ModelTokenizer:
         spec: dict[str, Any] = json.loads(backend.to_str())
         added = _added_tokens(tokenizer)
         control = ControlTokens(added)
-        self._text = TextEncoder(text_tokenizer(spec, added), control, spec["model"].get("unk_token"))
+        self._text = TextEncoder(text_tokenizer(spec, added), control, unknown_id(spec))
         self._template = TemplateEncoder(spec, control)
         hidden = {token.id for token in added if token.special}
         contents = {token.id: token.content for token in added}

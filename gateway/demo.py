@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import msgspec
@@ -32,6 +32,7 @@ class DemoFailed(Exception):
 
 def run_demo(out: Console) -> int:
     """Show everything on `out`; the exit code is 0 only if every step worked and the gateway stopped cleanly."""
+    signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="tidegate-demo-") as folder:
         log = Path(folder) / "gateway.log"
         try:
@@ -45,6 +46,11 @@ def run_demo(out: Console) -> int:
     return 0
 
 
+def _leave(*_: object) -> NoReturn:
+    """A stop signal ends the gateway too: it unwinds, instead of leaving an orphan."""
+    raise SystemExit(143)
+
+
 def _show(out: Console, client: httpx.Client) -> None:
     english, chinese = (load_example(name) for name in ("rag_en", "rag_zh"))
     first = _ask(out, client, "English request", english)
@@ -54,17 +60,20 @@ def _show(out: Console, client: httpx.Client) -> None:
 
 
 def load_example(name: str) -> dict[str, Any]:
-    """A request of `examples/`, from the checkout or from the installed package.
+    """A request of `examples/`.
 
     Raises:
-        DemoFailed: the file is in neither place.
+        DemoFailed: it is neither in the checkout nor in the installed package.
     """
-    package = Path(__file__).parent
-    for folder in (package.parent / "examples", package / "examples"):
-        if (path := folder / f"{name}.json").is_file():
-            body: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-            return body
-    raise DemoFailed(f"examples/{name}.json is missing")
+    body: dict[str, Any] = msgspec.json.decode(_example(f"{name}.json").read_bytes())
+    return body
+
+
+def _example(name: str) -> Path:
+    for folder in (Path(__file__).parents[1] / "examples", Path(sys.prefix) / "share" / "tidegate" / "examples"):
+        if (path := folder / name).is_file():
+            return path
+    raise DemoFailed(f"examples/{name} is missing")
 
 
 @contextmanager
@@ -72,6 +81,7 @@ def _gateway(out: Console, folder: Path, log: Path) -> Iterator[httpx.Client]:
     """A gateway process of our own, ready; stopped at the end, and its exit code checked."""
     port, (key, _) = _free_port(), new_key()
     command = [sys.executable, "-m", "gateway.cli", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--policy", str(_example("policy.yaml"))]
     env = os.environ | {"TIDEGATE_DEV_KEY": key, "TIDEGATE_DATA_DIR": str(folder / "data")}
     out.print(f"Starting a gateway on http://127.0.0.1:{port}")
     with log.open("wb") as sink:
@@ -95,7 +105,7 @@ def _free_port() -> int:
 
 
 def _wait_ready(out: Console, client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
-    """Wait for `/readyz`, telling every few seconds that the model is still loading."""
+    """Wait for `/readyz`, telling now and then that the model is still loading."""
     started, told = time.monotonic(), 0.0
     while (waited := time.monotonic() - started) < READY_TIMEOUT_S:
         if process.poll() is not None:
@@ -103,7 +113,7 @@ def _wait_ready(out: Console, client: httpx.Client, process: subprocess.Popen[by
         if _is_ready(client):
             out.print(f"Ready after {waited:.1f} s")
             return
-        if waited - told >= 3:
+        if waited >= 3 and waited >= told * 1.5:
             out.print(f"  loading the model ... {waited:.0f} s")
             told = waited
         time.sleep(0.1)

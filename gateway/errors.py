@@ -1,4 +1,4 @@
-"""Every way a request can end badly, and the one table that says how each is sent.
+"""Every way in which a request can end badly. `gateway.error_table` says how each is sent.
 
 GatewayError
 ├── InvalidRequest        the body, a header or a combination of fields
@@ -13,7 +13,8 @@ GatewayError
 │   ├── QuotaExceeded         tokens a day, cost a month
 │   └── ConcurrencyExceeded   requests at once
 ├── Overloaded            the engine's queue is full
-├── NotReady              the model is loading, or the process is stopping
+├── NotReady              the model is loading, or its engine is not healthy
+├── Stopping              the process stops and ends what still runs
 ├── StoreUnavailable      the ledger is lost and the policy says `closed`
 ├── QueueTimeout          the deadline passed before prefill began
 ├── FirstTokenTimeout     before the first token
@@ -23,16 +24,9 @@ GatewayError
 └── ClientStalled         the client stopped reading (logged only)
 """
 
-import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from msgspec import UNSET, UnsetType
-from msgspec.json import Encoder
-
-from budget.errors import ContextLengthExceeded, InvalidConversation, PlanError
-from engine.errors import EngineClosed, EngineError, RequestRejected
-from gateway.schemas import BudgetReport, ErrorBody, ErrorResponse, Outcome
+RESTART_S = 5.0
 
 
 class GatewayError(Exception):
@@ -110,7 +104,7 @@ class Overloaded(GatewayError):
 
 
 class NotReady(GatewayError):
-    """The model is not loaded yet, or the process is stopping."""
+    """The model is not loaded yet, or its engine is not healthy."""
 
 
 class StoreUnavailable(GatewayError):
@@ -133,101 +127,16 @@ class EngineFailed(GatewayError):
     """The engine could not go on with this request."""
 
 
+class Stopping(GatewayError):
+    """The process stops, and ends what still runs."""
+
+    def __init__(self) -> None:
+        super().__init__("the gateway is stopping", retry_after_s=RESTART_S)
+
+
 class ClientGone(GatewayError):
     """The client closed the connection."""
 
 
 class ClientStalled(GatewayError):
     """The client kept the connection and stopped reading or sending."""
-
-
-class ErrorKind(NamedTuple):
-    """How one kind of error is sent and counted; `retry`: whether asking again, unchanged, can help."""
-
-    status: int
-    type: str
-    code: str
-    outcome: Outcome
-    retry: bool
-
-
-_INVALID = ErrorKind(400, "invalid_request_error", "invalid_request", "rejected", False)
-_TOO_LONG = ErrorKind(400, "invalid_request_error", "context_length_exceeded", "rejected", False)
-_NOT_READY = ErrorKind(503, "server_error", "not_ready", "rejected", True)
-_FAILED = ErrorKind(500, "server_error", "server_error", "failed", False)
-
-TABLE: dict[type[Exception], ErrorKind] = {
-    InvalidRequest: _INVALID,
-    InvalidConversation: _INVALID,
-    ContextLengthExceeded: _TOO_LONG,
-    InvalidApiKey: ErrorKind(401, "authentication_error", "invalid_api_key", "rejected", False),
-    NotAllowed: ErrorKind(403, "permission_error", "not_allowed", "rejected", False),
-    ModelNotFound: ErrorKind(404, "not_found_error", "model_not_found", "rejected", False),
-    RouteNotFound: ErrorKind(404, "not_found_error", "not_found", "rejected", False),
-    MethodNotAllowed: ErrorKind(405, "invalid_request_error", "method_not_allowed", "rejected", False),
-    QueueTimeout: ErrorKind(408, "server_error", "queue_timeout", "queue_timeout", True),
-    RequestTooLarge: ErrorKind(413, "invalid_request_error", "request_too_large", "rejected", False),
-    RateLimited: ErrorKind(429, "rate_limit_error", "rate_limited", "rejected", True),
-    QuotaExceeded: ErrorKind(429, "insufficient_quota", "quota_exceeded", "rejected", True),
-    ConcurrencyExceeded: ErrorKind(429, "rate_limit_error", "concurrency_exceeded", "rejected", True),
-    ClientGone: ErrorKind(499, "server_error", "cancelled", "cancelled", False),
-    ClientStalled: ErrorKind(499, "server_error", "client_stalled", "client_stalled", False),
-    RequestRejected: ErrorKind(503, "server_error", "overloaded", "rejected", True),
-    Overloaded: ErrorKind(503, "server_error", "overloaded", "rejected", True),
-    EngineClosed: _NOT_READY,
-    NotReady: _NOT_READY,
-    StoreUnavailable: ErrorKind(503, "server_error", "store_unavailable", "rejected", True),
-    FirstTokenTimeout: ErrorKind(504, "server_error", "first_token_timeout", "first_token_timeout", True),
-    TotalTimeout: ErrorKind(504, "server_error", "total_timeout", "total_timeout", False),
-    EngineFailed: _FAILED,
-    EngineError: _FAILED,
-    PlanError: _FAILED,
-    Exception: _FAILED,
-}
-# An `insufficient_quota` renews at midnight: clients that sleep at most a minute and try again only add load.
-LONGEST_USEFUL_WAIT_S = 60.0
-
-_encoder = Encoder()
-
-
-def kind_of(error: Exception) -> ErrorKind:
-    """The table's row for this error: the nearest class that has one."""
-    if isinstance(error, RequestRejected) and error.retry_after_s is None:
-        return _TOO_LONG  # it can never run here, however often it is asked
-    return next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
-
-
-def message_of(error: Exception) -> str:
-    """What the client reads. An unexpected error says nothing of our insides; the log has the rest."""
-    kind = kind_of(error)
-    if kind is _FAILED and not isinstance(error, EngineFailed):
-        return "The gateway failed while serving this request; its log names the request id."
-    return str(error)
-
-
-def error_headers(error: Exception) -> dict[str, str]:
-    """`retry-after` where a retry may succeed, `x-should-retry: false` where none can, and what the error brings."""
-    kind = kind_of(error)
-    headers = dict(getattr(error, "headers", {}))
-    wait_s = getattr(error, "retry_after_s", None)
-    if wait_s is not None:
-        headers["retry-after"] = str(max(1, math.ceil(wait_s)))
-    never = isinstance(error, LimitRefused) and wait_s is None
-    too_far = wait_s is not None and wait_s > LONGEST_USEFUL_WAIT_S
-    retried = kind.status in (408, 409, 429) or kind.status >= 500  # by OpenAI's clients, of their own accord
-    if retried and (not kind.retry or never or too_far):
-        headers["x-should-retry"] = "false"
-    return headers
-
-
-def error_body(error: Exception, request_id: str, report: BudgetReport | UnsetType = UNSET) -> bytes:
-    """The JSON of an error, OpenAI's shape, with the report beside it where there is one."""
-    kind = kind_of(error)
-    body = ErrorBody(
-        message=message_of(error),
-        type=kind.type,
-        code=kind.code,
-        param=getattr(error, "param", None),
-        request_id=request_id,
-    )
-    return _encoder.encode(ErrorResponse(error=body, budget_report=report))

@@ -7,7 +7,7 @@ from budget.types import Plan
 from engine.request import Finish, Usage
 from gateway.admission import Ticket
 from gateway.auth import Caller
-from gateway.errors import kind_of
+from gateway.error_table import kind_of
 from gateway.ids import new_ulid
 from gateway.job import Job
 from gateway.ratelimit import ratelimit_headers

@@ -9,7 +9,7 @@ from budget.types import Plan
 from engine.errors import RequestRejected
 from engine.request import Event, Finish, Phase
 from gateway.client import Client
-from gateway.errors import ClientGone, EngineFailed, NotReady
+from gateway.errors import ClientGone, EngineFailed, Stopping
 from gateway.exchange import Exchange
 from gateway.job import Job
 from gateway.phases import LATE_S, Phases
@@ -80,7 +80,7 @@ def _error_of(finish: Finish, phases: Phases, *, gone: bool) -> Exception | None
         case "stop" | "length":
             return None
         case "cancelled":
-            return ClientGone("the client hung up") if gone else NotReady("the gateway is stopping", retry_after_s=5.0)
+            return ClientGone("the client hung up") if gone else Stopping()
         case "timeout":
             return phases.error(finish.phase or "total")
         case "rejected":

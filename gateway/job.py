@@ -1,8 +1,8 @@
 """One request as it will run: what the caller asked and what the policy allows, always the tighter of both."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -178,14 +178,20 @@ def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _message(message: ChatMessage) -> Message:
-    calls = message.tool_calls if message.role == "assistant" else None
+    calls = [_tool_call(call) for call in message.tool_calls or ()] if message.role == "assistant" else ()
     return Message(
         role="system" if message.role == "developer" else message.role,
         content=text_of(message),
-        tool_calls=tuple(calls or ()),
+        tool_calls=tuple(calls),
         tool_call_id=message.tool_call_id if message.role == "tool" else None,
         pinned=bool(message.pinned),
     )
+
+
+def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """What OpenAI's API says of a call, and nothing else that a client put there."""
+    function = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+    return {"id": call["id"], "type": "function", "function": function}
 
 
 def _document(index: int, document: DocumentIn) -> Document:

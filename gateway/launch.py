@@ -58,7 +58,8 @@ def listen(host: str, port: int) -> socket.socket:
         StartFailed: the port is taken or may not be used, or the host is not ours.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)  # localhost: 127.0.0.1
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except socket.gaierror as error:
         raise StartFailed(f"host {host!r} cannot be resolved: {error.strerror}; pass another with --host") from None
@@ -113,10 +114,9 @@ def _announce(settings: Settings, services: Services, listener: socket.socket, k
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     revision = services.policies.current().revision
-    print(f"Tidegate {version('tidegate')} on http://{shown}:{port}, policy revision {revision}", file=sys.stderr)
+    print(f"Tidegate {version('tidegate')} on http://{shown}:{port}, policy revision {revision}", flush=True)
     if key is not None and key.made_in is not None:
-        print(f"Development key, kept in {key.made_in}: {key.text}", file=sys.stderr)
-    sys.stderr.flush()
+        print(f"Development key, kept in {key.made_in}: {key.text}", flush=True)
 
 
 def _run(settings: Settings, services: Services, listener: socket.socket) -> None:

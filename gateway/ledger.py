@@ -8,6 +8,7 @@ taken cannot be given back, and an account never falls below zero.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
@@ -21,6 +22,8 @@ UNIT_OF: Mapping[LimitKind, Unit] = {
     "concurrency": "open",
 }
 MINUTE_S = 60
+QUARTER_S = 900
+"""Every time zone's midnight falls on a quarter of an hour, so within one the calendar does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,11 @@ class LedgerLost(Exception):
 class Ledger(Protocol):
     """The accounts. Every method is atomic, and safe to call again with the same arguments."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why the store could not be used the last time; None if it could."""
+        ...
+
     async def reserve(self, claim: Claim) -> Standing:
         """Take the claim from all its accounts, or from none.
 
@@ -168,17 +176,27 @@ def window(limit: Limit, now: float) -> Window:
         case "requests_per_minute" | "tokens_per_minute":
             return Window(int(now) - MINUTE_S + 1, int(now), None)
         case "tokens_per_day":
-            start = _midnight(now, limit.time_zone)
-            return _calendar(start, start + timedelta(days=1))
+            return _day(int(now // QUARTER_S), limit.time_zone)
         case "cost_per_month":
-            start = _midnight(now, limit.time_zone).replace(day=1)
-            return _calendar(start, (start + timedelta(days=32)).replace(day=1))
+            return _month(int(now // QUARTER_S), limit.time_zone)
         case "concurrency":
             return Window(0, 0, None)
 
 
-def _midnight(now: float, time_zone: str) -> datetime:
-    return datetime.fromtimestamp(now, ZoneInfo(time_zone)).replace(hour=0, minute=0, second=0, microsecond=0)
+@lru_cache(256)
+def _day(quarter: int, time_zone: str) -> Window:
+    start = _midnight(quarter, time_zone)
+    return _calendar(start, start + timedelta(days=1))
+
+
+@lru_cache(256)
+def _month(quarter: int, time_zone: str) -> Window:
+    start = _midnight(quarter, time_zone).replace(day=1)
+    return _calendar(start, (start + timedelta(days=32)).replace(day=1))
+
+
+def _midnight(quarter: int, time_zone: str) -> datetime:
+    return datetime.fromtimestamp(quarter * QUARTER_S, ZoneInfo(time_zone)).replace(hour=0, minute=0, second=0)
 
 
 def _calendar(start: datetime, end: datetime) -> Window:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from budget.plan import plan
-
 from budget.ports import Ports
 from budget.types import Plan, PlanRequest
 from gateway.client import Client

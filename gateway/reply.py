@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from engine.request import Usage
 from gateway.client import Client
-from gateway.errors import error_body, error_headers, kind_of
+from gateway.error_table import error_body, error_headers, kind_of
 from gateway.exchange import Exchange
 from gateway.job import planned_messages
 from gateway.report import summary_of

@@ -11,7 +11,9 @@ Outcome = Literal[
     "ok", "length", "cancelled", "client_stalled", "queue_timeout", "first_token_timeout", "total_timeout",
     "rejected", "failed",
 ]  # fmt: skip
-PositiveInt = Annotated[int, Meta(gt=0)]
+PositiveInt = Annotated[int, Meta(gt=0, le=2**53 - 1)]
+"""What every JSON reader can hold."""
+Milliseconds = Annotated[int, Meta(gt=0, le=7 * 86_400_000)]
 
 
 class TextPart(Struct, kw_only=True):
@@ -46,7 +48,7 @@ class BudgetIn(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a caller may tighten."""
 
     max_prompt_tokens: PositiveInt | None = None
-    max_document_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_document_tokens: Annotated[int, Meta(ge=0, le=2**53 - 1)] | None = None
     order: Literal["relevance", "edges", "cache_aware"] | None = None
     report: Literal["full", "summary", "none"] | None = None
     planning: Literal["on", "off"] | None = None
@@ -55,9 +57,9 @@ class BudgetIn(Struct, kw_only=True, forbid_unknown_fields=True):
 class TimeoutsIn(Struct, kw_only=True, forbid_unknown_fields=True):
     """Milliseconds from arrival; the policy's limits stay."""
 
-    queue_ms: PositiveInt | None = None
-    first_token_ms: PositiveInt | None = None
-    total_ms: PositiveInt | None = None
+    queue_ms: Milliseconds | None = None
+    first_token_ms: Milliseconds | None = None
+    total_ms: Milliseconds | None = None
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -80,9 +82,9 @@ class ChatRequest(Struct, kw_only=True):
     max_completion_tokens: PositiveInt | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None

@@ -1,10 +1,12 @@
 """One chat request, top to bottom: who, what policy, how much, the plan, the answer, the bill."""
 
+import asyncio
+
 from gateway.auth import authenticate
 from gateway.body import check_headers, decode_chat
 from gateway.client import Client
 from gateway.conclude import conclude
-from gateway.errors import NotReady
+from gateway.errors import Stopping
 from gateway.exchange import Exchange
 from gateway.generate import generate
 from gateway.job import Job, effective_policy, make_job
@@ -19,7 +21,6 @@ async def serve(services: Services, client: Client, *, run: bool = True) -> None
     Whatever happens on the way, the reservation is settled, the report made, and one line logged.
     """
     exchange = Exchange()
-    services.metrics.in_flight.inc()
     reply: Reply = JsonReply(client)
     try:
         policies = services.policies.current()
@@ -40,11 +41,9 @@ async def serve(services: Services, client: Client, *, run: bool = True) -> None
             await generate(job, exchange.plan, exchange, client, reply)
     except Exception as error:
         exchange.error = error
-    except BaseException:
-        exchange.error = NotReady("the gateway is stopping")
-        raise
-    finally:
-        await conclude(services, exchange, client, reply)
+    except asyncio.CancelledError:  # by the server, once its time for stopping is over: the client is told, and we end
+        exchange.error = Stopping()
+    await conclude(services, exchange, client, reply)
 
 
 def _reply_to(client: Client, exchange: Exchange, job: Job, *, run: bool) -> Reply:

@@ -9,6 +9,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.client import ABORT_EXTENSION
 
+KEEP_ALIVE_S = 75
+"""Longer than clients and balancers keep an idle connection, so that none is closed just as it is used again."""
 UNSENT_BYTES = 16 * 1024
 """Bytes that may wait for a client in the kernel and in the transport, each: some hundred stream chunks."""
 
@@ -42,5 +44,6 @@ def server_config(app: Any, **options: Any) -> uvicorn.Config:
         "log_config": None,
         "access_log": False,
         "server_header": False,
+        "timeout_keep_alive": KEEP_ALIVE_S,
     }
     return uvicorn.Config(app, **{**defaults, **options})

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -45,6 +46,7 @@ class SqliteLedger:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._kept: deque[_Job] = deque(maxlen=MAX_KEPT)
         self._accounts: Accounts | None = None
+        self.problem: str | None = None
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
 
@@ -83,8 +85,7 @@ class SqliteLedger:
         """The thread: one commit for everything that has piled up since the last."""
         open_for_business = True
         while open_for_business:
-            batch = [*self._kept]
-            self._kept.clear()
+            batch = [self._kept.popleft() for _ in range(min(len(self._kept), MAX_BATCH))]
             open_for_business = self._collect(batch)
             self._run(batch)
         if self._accounts is not None:
@@ -109,11 +110,13 @@ class SqliteLedger:
             accounts = self._open()
             with accounts.transaction():
                 outcomes += [(job, _outcome(job, accounts)) for job in batch]
+            self.problem = None
         except (sqlite3.Error, OSError) as error:
             lost = LedgerLost(f"the ledger {self._path} cannot be used: {error}")
             outcomes = [(job, lost) for job in batch]
             self._kept.extend(job._replace(future=None) for job in batch if job.keep)
             self._forget()
+            self.problem = str(error)
         _deliver(outcomes)
 
     def _open(self) -> Accounts:
@@ -145,7 +148,7 @@ def _deliver(outcomes: Sequence[tuple[_Job, Any]]) -> None:
         if job.future is not None:
             by_loop.setdefault(job.future.get_loop(), []).append((job.future, outcome))
     for loop, results in by_loop.items():
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_resolve, results)
 
 

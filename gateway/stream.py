@@ -4,7 +4,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.client import Client
-from gateway.errors import error_body
+from gateway.error_table import error_body
 from gateway.exchange import Exchange
 from gateway.job import Job
 from gateway.reply import completion_id, completion_usage, send_error, shown
@@ -15,6 +15,8 @@ HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": 
 DONE = b"data: [DONE]\n\n"
 _encoder = msgspec.json.Encoder()
 _MARK = "\x00"
+# Line ends to clients that split on all of Unicode's; JSON leaves them as they are.
+_LINE_ENDS = {"\x85": b"\\u0085", "\u2028": b"\\u2028", "\u2029": b"\\u2029"}
 
 
 class StreamReply:
@@ -34,7 +36,7 @@ class StreamReply:
 
     async def text(self, exchange: Exchange, text: str) -> None:
         """Send a piece of the answer, in front of the first one the headers and the role."""
-        data = self._before + _encoder.encode(text) + self._after if text else b""
+        data = self._before + _on_one_line(_encoder.encode(text)) + self._after if text else b""
         if self._client.status is None:
             data = await self._begin(exchange) + data
         if data:
@@ -58,7 +60,7 @@ class StreamReply:
             await send_error(self._client, exchange, error, report)
             return
         body = error_body(error, exchange.request_id, fit_stream(shown(exchange, report)))
-        await self._client.write(b"data: " + body + b"\n\n", more=False)
+        await self._client.write(b"data: " + _on_one_line(body) + b"\n\n", more=False)
 
     async def _begin(self, exchange: Exchange) -> bytes:
         await self._client.start(200, exchange.headers() | HEADERS)
@@ -78,4 +80,10 @@ class StreamReply:
             usage=usage if self._with_usage else UNSET,
             budget_report=report,
         )
-        return b"data: " + _encoder.encode(chunk) + b"\n\n"
+        return b"data: " + _on_one_line(_encoder.encode(chunk)) + b"\n\n"
+
+
+def _on_one_line(json: bytes) -> bytes:
+    for character, escaped in _LINE_ENDS.items():
+        json = json.replace(character.encode(), escaped)
+    return json

@@ -58,7 +58,8 @@ def policy_table(title: str, explained: Iterable[Explained]) -> Table:
 
 def _table(title: str, columns: Iterable[str], *, left: Sequence[str] = ()) -> Table:
     """Numbers to the right, the columns named in `left` to the left."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Text(title, style="bold", no_wrap=True, overflow="ignore")  # else it wraps at the table's width
+    table = Table(title=shown, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(
             name, justify="left" if name in left else "right", no_wrap=name not in _WRAPPING, overflow="fold"
@@ -70,7 +71,7 @@ def _sections(context: ContextReport) -> Table:
     title = f"Prompt: {context.tokens_before:,} tokens before, {context.tokens_after:,} after"
     title += f" (budget {context.max_prompt_tokens:,}, count {context.count_method})"
     table = _table(title, ("section", "before", "after", "limit"), left=("section",))
-    for s in context.sections:
+    for s in (s for s in context.sections if s.tokens_before or s.tokens_after):
         table.add_row(s.name, _int(s.tokens_before), _int(s.tokens_after), _int(s.limit_tokens))
     return table
 

@@ -7,6 +7,11 @@ COMPUTE = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SIDE = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 """numpy's BLAS and the tokenizers' rayon work beside the engine: more than one thread each would take its cores."""
 
+SPIN_COUNT = ("GOMP_SPINCOUNT", "1000")
+"""How long an OpenMP thread spins for the others before it sleeps. The library's default, some milliseconds, is ruinous
+where anything else wants a core, our own planner included: a decode step then waits whole time slices at every barrier.
+"""
+
 
 def available_cpus() -> int:
     """CPUs that this process may use: its affinity mask, and the container's CPU quota where there is one."""
@@ -27,6 +32,7 @@ def set_thread_counts(num_threads: int | None) -> None:
             os.environ.setdefault(name, str(available_cpus()))
     for name in SIDE:
         os.environ.setdefault(name, "1")
+    os.environ.setdefault(*SPIN_COUNT)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -1,13 +1,14 @@
 """`POST /v1/chat/completions` and `POST /v1/budget/plan`."""
 
-from litestar import Request, post
+from litestar import post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.client import Client
-from gateway.routes.access import Services, services_of
+from gateway.routes.access import AnyRequest, services_of
 from gateway.schemas import ChatCompletion, ErrorResponse, PlanResponse
 from gateway.serve import serve
+from gateway.services import Services
 
 ERRORS = {
     400: "Wrong body, or the mandatory parts do not fit",
@@ -31,7 +32,8 @@ class Serving:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve this one request."""
-        await serve(self._services, Client(scope, receive, send), run=self._run)
+        with self._services.metrics.in_flight.track_inprogress():
+            await serve(self._services, Client(scope, receive, send), run=self._run)
 
 
 def _responses(success: type) -> dict[int, ResponseSpec]:
@@ -43,12 +45,12 @@ def _responses(success: type) -> dict[int, ResponseSpec]:
 
 
 @post("/v1/chat/completions", status_code=200, responses=_responses(ChatCompletion), operation_id="chat_completions")
-async def chat_completions(request: Request) -> ASGIApp:
+async def chat_completions(request: AnyRequest) -> ASGIApp:
     """An answer and its budget report, as one object or as server-sent events (`stream`)."""
     return Serving(services_of(request), run=True)
 
 
 @post("/v1/budget/plan", status_code=200, responses=_responses(PlanResponse), operation_id="budget_plan")
-async def budget_plan(request: Request) -> ASGIApp:
+async def budget_plan(request: AnyRequest) -> ASGIApp:
     """The same body, planned and not run: the messages that would be sent, and what was decided about each part."""
     return Serving(services_of(request), run=False)

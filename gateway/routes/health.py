@@ -5,7 +5,8 @@ from litestar import Response, route
 from litestar.enums import HttpMethod
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from gateway.errors import NotReady, error_headers, kind_of
+from gateway.error_table import error_headers, kind_of
+from gateway.errors import NotReady
 from gateway.ids import new_ulid
 from gateway.models import LOADING_RETRY_S, ModelSlot
 from gateway.routes.access import AnyRequest, services_of

@@ -19,7 +19,8 @@ from openai import OpenAI
 
 ROOT = Path(__file__).parents[2]
 DEV_KEY = "tg-end-to-end-development-key"
-READY_TIMEOUT_S = 90.0
+READY_TIMEOUT_S = 240.0
+"""The first start converts the model, and a busy machine compiles every library first."""
 
 Record = dict[str, Any]
 

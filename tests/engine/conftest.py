@@ -19,36 +19,54 @@ _SHAPE = {
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512, "initializer_range": 0.4,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
 }  # fmt: skip
-TINY_MODELS: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "llama_one_kv_head": {"num_key_value_heads": 1},
-    "llama_rope_scaled": {
-        "rope_parameters": {
-            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
-        }
-    },
-    "qwen2": {},
-    "qwen3": {},
-    "mistral": {"sliding_window": 21},
-    "gemma2": {
-        "sliding_window": 21, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 0.5, "final_logit_softcapping": 5.0,
-    },
-    "gemma3_text": {
-        "sliding_window": 21, "query_pre_attn_scalar": 8,
-        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-    },
+_LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 6}
+TINY_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama_one_kv_head": ("llama", {"num_key_value_heads": 1}),
+    "llama_rope_scaled": ("llama", {"rope_parameters": _LLAMA3_ROPE}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "mistral": ("mistral", {"sliding_window": 21}),
+    "gemma2": (
+        "gemma2",
+        {
+            "sliding_window": 21, "query_pre_attn_scalar": 8,
+            "attn_logit_softcapping": 0.5, "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "sliding_window": 21, "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 512}),
+    "phi3": ("phi3", {}),
+    "qwen3_moe": ("qwen3_moe", {"num_experts": 4, **_EXPERTS}),
+    "deepseek_v3": (
+        "deepseek_v3",
+        {
+            "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+            **_EXPERTS, **_LATENT,
+        },
+    ),
 }  # fmt: skip
 
 
-def save_tiny_model(kind: str, folder: Path, **changes: Any) -> Path:
+def save_tiny_model(kind: str, folder: Path) -> Path:
     """Build the model named in `TINY_MODELS` with seeded random weights, and save it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    torch.manual_seed(sum(map(ord, kind)))
-    model_type = kind.partition("_one_")[0].partition("_rope_")[0]
-    config = AutoConfig.for_model(model_type, **{**_SHAPE, **TINY_MODELS[kind], **changes})
+    torch.manual_seed(len(kind))
+    model_type, changes = TINY_MODELS[kind]
+    config = AutoConfig.for_model(model_type, **{**_SHAPE, **changes})
     AutoModelForCausalLM.from_config(config, attn_implementation="eager").save_pretrained(folder)
     return folder
 
@@ -153,3 +171,11 @@ def reference_greedy() -> Callable[[Path, Sequence[int], int], list[int]]:
         return continuation
 
     return lambda folder, prompt, max_tokens: generate(folder, tuple(prompt), max_tokens)
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The default model, converted once into the usual cache."""
+    from engine.locate import default_model_path, resolve_model
+
+    return resolve_model(str(default_model_path()))

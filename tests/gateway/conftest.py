@@ -107,11 +107,12 @@ class Gateway:
     services: Services
     runner: FakeRunner
     server: uvicorn.Server
+    client: httpx.Client
 
     def http(self, key: str = "dev", **options: Any) -> httpx.Client:
         """A plain client with this key of `KEYS`."""
         headers = {"authorization": f"Bearer {KEYS.get(key, key)}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, verify=False, **options)
 
     def openai(self, key: str = "dev") -> OpenAI:
         """The official client; it does not retry, so that an error is seen as it is."""
@@ -119,14 +120,17 @@ class Gateway:
 
     def post(self, body: Any, key: str = "dev", path: str = "/v1/chat/completions", **options: Any) -> httpx.Response:
         """One request."""
-        with self.http(key) as client:
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            headers = {"content-type": "application/json", **options.pop("headers", {})}
-            return client.post(path, content=content, headers=headers, **options)
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"authorization": f"Bearer {KEYS.get(key, key)}", "content-type": "application/json"}
+        return self.client.post(path, content=content, headers=headers | options.pop("headers", {}), **options)
+
+    def get(self, path: str) -> httpx.Response:
+        """One GET without a key."""
+        return self.client.get(path)
 
     def metric(self, name: str) -> float:
         """The sum of a metric's samples; `name` may go on with labels, `name{team="dev"`."""
-        page = httpx.get(f"{self.url}/metrics").text
+        page = self.get("/metrics").text
         found = [line for line in page.splitlines() if re.match(re.escape(name) + r"[ ,{}]", line)]
         return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
@@ -167,6 +171,8 @@ def serving(
     load_gate: threading.Event | None = None,
     wait: bool = True,
     drain_s: float = 5.0,
+    fail_load: Exception | None = None,
+    on_fatal: Callable[[Exception], None] = lambda error: None,
     **runner_options: Any,
 ) -> Iterator[Gateway]:
     """A gateway for as long as the context lasts."""
@@ -177,8 +183,10 @@ def serving(
     tokenizer = ByteTokenizer(runner.vocabulary)
 
     async def load() -> LoadedModel:
-        while load_gate is not None and not load_gate.is_set():
-            await asyncio.sleep(0.01)
+        if load_gate is not None:
+            await asyncio.to_thread(load_gate.wait)
+        if fail_load is not None:
+            raise fail_load
         await engine.start()
         return LoadedModel(engine, engine.model, Ports(counter=tokenizer, renderer=tokenizer))
 
@@ -190,6 +198,7 @@ def serving(
         planner=Planner(plan=plan),
         metrics=metrics,
         clock=clock,
+        on_fatal=on_fatal,
     )
     server = uvicorn.Server(
         server_config(create_app(services), host="127.0.0.1", port=0, timeout_graceful_shutdown=drain_s)
@@ -202,18 +211,21 @@ def serving(
         assert time.monotonic() < deadline, "the server does not start"
         time.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
-    gateway = Gateway(f"http://127.0.0.1:{port}", services, runner, server)
+    url = f"http://127.0.0.1:{port}"
+    client = httpx.Client(base_url=url, timeout=20, verify=False, limits=httpx.Limits(max_connections=200))
+    gateway = Gateway(url, services, runner, server, client)
     if wait:
-        gateway.wait_until(lambda: httpx.get(f"{gateway.url}/readyz").status_code == 200, "ready")
+        gateway.wait_until(lambda: gateway.get("/readyz").status_code == 200, "ready")
     try:
         yield gateway
     finally:
         if load_gate is not None:
             load_gate.set()
+        client.close()
         server.should_exit = True
         thread.join(15)
         assert not thread.is_alive(), "the server does not stop"
-        gateway.runner.closed or pytest.fail("the engine was not closed")
+        assert gateway.runner.closed or fail_load, "the engine was not closed"
 
 
 @pytest.fixture
@@ -227,6 +239,12 @@ def gateway(log_buffer: io.StringIO) -> Iterator[Gateway]:
     """One gateway with the defaults for all tests of a file."""
     with serving() as running:
         yield running
+
+
+@pytest.fixture
+def policy_text() -> str:
+    """The policy set that `serving` starts with."""
+    return POLICY
 
 
 @pytest.fixture

@@ -58,6 +58,8 @@ def refusal(gateway: Any, body: Any, **options: Any) -> dict[str, Any]:
         ({"temperature": 2.1}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_k": -2}, "top_k"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"timeouts": {"total_ms": 10**400}}, "timeouts.total_ms"),
         ({"seed": 2**63}, "seed"),
         ({"stop": ""}, "stop"),
         ({"stop": ["a", ""]}, "stop"),
@@ -217,6 +219,19 @@ def test_tool_history(gateway: Any, ask: Callable[..., Any]) -> None:
         counts.append(response.json()["usage"]["prompt_tokens"])
     assert len(set(counts)) == 1
     assert counts[0] > len(CALL["function"]["arguments"])  # type: ignore[index]
+
+
+def test_only_the_call_itself_is_kept(gateway: Any, ask: Callable[..., Any]) -> None:
+    """What a client adds to a tool call never reaches the prompt, whatever it is."""
+    odd = CALL | {"index": 10**30, "extra": ["<|end|>"]}
+    messages = [
+        USER,
+        {"role": "assistant", "tool_calls": [odd]},
+        {"role": "tool", "tool_call_id": "c1", "content": "1"},
+    ]
+    planned = gateway.post(ask() | {"messages": messages}, path="/v1/budget/plan")
+    assert planned.status_code == 200
+    assert planned.json()["messages"][1]["tool_calls"] == [CALL]
 
 
 def test_count_never_shrinks(gateway: Any, ask: Callable[..., Any]) -> None:

@@ -1,6 +1,5 @@
 """The command line as an operator sees it: real processes, their output and their exit codes."""
 
-import json
 import os
 import socket
 import subprocess
@@ -68,12 +67,13 @@ def test_policy_check_tells_every_problem_on_a_line_of_its_own(tidegate: Run, tm
     assert "Traceback" not in result.stderr
 
 
-def test_policy_check_accepts_the_packaged_set(tidegate: Run) -> None:
-    """The set that ships loads."""
-    packaged = Path(__file__).parents[2] / "policies" / "default.yaml"
-    result = tidegate("policy", "check", str(packaged))
+@pytest.mark.parametrize("name", ["policies/default.yaml", "examples/policy.yaml"])
+def test_policy_check_accepts_what_ships(name: str, tidegate: Run) -> None:
+    """The packaged set and the example load."""
+    path = Path(__file__).parents[2] / name
+    result = tidegate("policy", "check", str(path))
     assert result.returncode == 0, result.stderr
-    assert load(packaged).revision in result.stdout
+    assert load(path).revision in result.stdout
 
 
 def test_policy_explain_names_the_origin_of_each_value(tidegate: Run, tmp_path: Path) -> None:
@@ -122,9 +122,10 @@ def test_doctor_shows_threads_and_finds_the_model(tidegate: Run) -> None:
     """One sheet: versions, thread counts, memory, model, embedders, store, port."""
     result = tidegate("doctor", TIDEGATE_NUM_THREADS="1")
     assert result.returncode == 0, result.stderr
+    shown = "".join(result.stdout.split())  # long paths are folded
     for word in ("python", "torch", "OMP_NUM_THREADS", "RAYON_NUM_THREADS", "memory", "SmolLM2-135M", "store", "port"):
-        assert word in result.stdout
-    assert ", 1 threads" in result.stdout
+        assert word in shown
+    assert ",1threads" in shown
 
 
 def test_doctor_fails_where_nothing_can_be_served(tidegate: Run) -> None:
@@ -150,7 +151,7 @@ def test_serve_refuses_bad_settings(tidegate: Run) -> None:
 def test_serve_refuses_a_broken_policy_file(tidegate: Run, tmp_path: Path) -> None:
     """Every problem on a line of its own."""
     (tmp_path / "p.yaml").write_text("version: 1\ndefaults:\n  wieght: 1\n  timeouts: {total: 60}\n")
-    assert_refused(tidegate("serve", "--port", "0", "--policy", "p.yaml"), "p.yaml:3:3", "p.yaml:4:20", lines=2)
+    assert_refused(tidegate("serve", "--port", "0", "--policy", "p.yaml"), "p.yaml:3:3", "p.yaml:4:21", lines=2)
 
 
 def test_serve_refuses_a_taken_port_before_it_loads_the_model(tidegate: Run) -> None:
@@ -168,26 +169,3 @@ def test_serve_refuses_a_host_that_is_not_ours(tidegate: Run) -> None:
 def test_serve_without_a_model(tidegate: Run) -> None:
     """One line that names what was looked for."""
     assert_refused(tidegate("serve", "--port", "0", "--model", "/no/such/model"), "/no/such/model")
-
-
-def test_plan_shows_the_table_without_a_server(tidegate: Run, tmp_path: Path) -> None:
-    """An offline plan: sections, every passage's fate, and the messages that would be sent."""
-    body = {
-        "messages": [{"role": "user", "content": "When is the shop open?"}],
-        "documents": [
-            {"id": "a", "text": "The shop is open from 9 to 5."},
-            {"id": "b", "text": "The shop is open from 9 to 5."},
-        ],
-    }
-    (tmp_path / "request.json").write_text(json.dumps(body))
-    result = tidegate("plan", "request.json", TIDEGATE_EMBEDDER="none")
-    assert result.returncode == 0, result.stderr
-    assert "exact_duplicate of #0" in result.stdout
-    assert "When is the shop open?" in result.stdout
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"messages": []}', '{"messages": [{"role": "user", "content": 5}]}'])
-def test_plan_of_a_bad_request(text: str, tidegate: Run, tmp_path: Path) -> None:
-    """One line on what is wrong with the file."""
-    (tmp_path / "request.json").write_text(text)
-    assert_refused(tidegate("plan", "request.json", TIDEGATE_EMBEDDER="none"))

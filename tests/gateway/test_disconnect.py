@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 
 LONG = {"max_tokens": 2000, "ignore_eos": True}
@@ -151,7 +150,7 @@ def test_twenty_resets_at_once(start: Any, ask: Callable[..., Any], logs: Callab
         for connection in connections:
             reset(connection)
         gateway.wait_until(lambda: ended(gateway, "cancelled") == 20, "all cancelled")
-        assert httpx.get(f"{gateway.url}/healthz").status_code == 200
+        assert gateway.get("/healthz").status_code == 200
         assert blocks_in_use(gateway) == 0
     assert [e["outcome"] for e in logs() if e["event"] == "request"] == ["cancelled"] * 20
     assert not [entry for entry in logs() if entry["level"] in ("error", "warning")]
@@ -171,12 +170,15 @@ def test_tables_are_empty_after_many_requests(start: Any, ask: Callable[..., Any
 
 def test_shutdown_ends_streams(start: Any, ask: Callable[..., Any]) -> None:
     """A gateway that stops tells the clients that it still serves, with an error event."""
-    with start(drain_s=0.2, **SLOW) as gateway, gateway.http() as client:
-        with client.stream("POST", "/v1/chat/completions", json=ask(stream=True, **LONG)) as response:
-            lines = response.iter_lines()
-            next(lines)
-            gateway.server.should_exit = True
-            started = time.monotonic()
-            rest = [line for line in lines if line]
+    with (
+        start(drain_s=0.2, **SLOW) as gateway,
+        gateway.http() as client,
+        client.stream("POST", "/v1/chat/completions", json=ask(stream=True, **LONG)) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        gateway.server.should_exit = True
+        started = time.monotonic()
+        rest = [line for line in lines if line]
     assert time.monotonic() - started < 5
     assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "not_ready"

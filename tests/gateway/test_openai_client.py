@@ -34,9 +34,7 @@ def test_stream(gateway: Any) -> None:
     """Deltas join to the text of the same request without streaming; the role comes first, the reason last."""
     whole = greedy(gateway, max_tokens=8).choices[0].message.content
     with gateway.openai() as client:
-        stream = client.chat.completions.create(
-            model="chat", messages=HELLO, temperature=0, max_tokens=8, stream=True
-        )
+        stream = client.chat.completions.create(model="chat", messages=HELLO, temperature=0, max_tokens=8, stream=True)
         chunks = list(stream)
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole
@@ -76,9 +74,13 @@ def test_stop(start: Any, stream: bool) -> None:
     """Text ends before the stop string, with reason `stop`; the stop string over two tokens is seen too."""
     with start(scripts=itertools.repeat(list(b"one two three"))) as gateway, gateway.openai() as client:
         answer = client.chat.completions.create(model="chat", messages=HELLO, stop=[" three", "o t"], stream=stream)
-        text, reason = _text_and_reason(answer) if stream else (
-            answer.choices[0].message.content,
-            answer.choices[0].finish_reason,
+        text, reason = (
+            _text_and_reason(answer)
+            if stream
+            else (
+                answer.choices[0].message.content,
+                answer.choices[0].finish_reason,
+            )
         )
     assert (text, reason) == ("one tw", "stop")
 
@@ -158,9 +160,14 @@ def test_exception_classes(gateway: Any, fields: Any, key: str, error: type, cod
 
 def test_permission_error(start: Any) -> None:
     """A key that is for other models is told so."""
-    with start(policy_edit=lambda text: text.replace("models: [chat]", "models: [big]").replace(
-        "models:\n  chat:", "models:\n  big: {id: other}\n  chat:"
-    )) as gateway, gateway.openai("chatless") as client:
+    with (
+        start(
+            policy_edit=lambda text: text.replace("models: [chat]", "models: [big]").replace(
+                "models:\n  chat:", "models:\n  big: {id: other}\n  chat:"
+            )
+        ) as gateway,
+        gateway.openai("chatless") as client,
+    ):
         with pytest.raises(openai.PermissionDeniedError) as caught:
             client.chat.completions.create(model="chat", messages=HELLO)  # type: ignore[arg-type]
         assert client.models.list().data == []
@@ -171,9 +178,9 @@ def test_permission_error(start: Any) -> None:
 def test_broken_stream_raises(start: Any) -> None:
     """An error after the first token is raised by the client's iterator, never shown as an end."""
     with start(raise_at_token=3) as gateway, gateway.openai() as client:
-        seen = []
+        stream = client.chat.completions.create(model="chat", messages=HELLO, stream=True)  # type: ignore[call-overload]
+        seen = [next(stream) for _ in range(3)]
         with pytest.raises(openai.APIError) as caught:
-            for chunk in client.chat.completions.create(model="chat", messages=HELLO, stream=True):  # type: ignore
-                seen.append(chunk)
+            next(stream)
     assert caught.value.code == "server_error"
     assert all(chunk.choices[0].finish_reason is None for chunk in seen)

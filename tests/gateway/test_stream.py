@@ -77,12 +77,14 @@ def test_headers(gateway: Any, ask: Callable[..., Any]) -> None:
 
 def test_text_survives_encoding(start: Any, ask: Callable[..., Any]) -> None:
     """Quotes, line breaks, NUL and Chinese come through as they are, streamed or not."""
-    text = 'a"b\\c\n\td\x00e 你好，世界 🙂'
+    text = 'a"b\\c\n\td\x00e 你好，世界 🙂 \x85\u2028\u2029\x0b'
     with start(scripts=itertools.repeat(list(text.encode()))) as gateway:
-        got = events(gateway.post(ask(max_tokens=100, stream=True)))
+        streamed = gateway.post(ask(max_tokens=100, stream=True))
+        got = events(streamed)
         whole = gateway.post(ask(max_tokens=100)).json()
     assert text_of(got) == whole["choices"][0]["message"]["content"] == text
     assert "\ufffd" not in text_of(got)
+    assert len(streamed.text.splitlines()) == len(streamed.text.split("\n")) - 1
 
 
 def test_unfinished_character(start: Any, ask: Callable[..., Any]) -> None:
@@ -155,7 +157,9 @@ def test_report_detail(gateway: Any, ask: Callable[..., Any], detail: str) -> No
         assert ("budget_report" in answer) == (detail != "none")
         if detail != "none":
             context = answer["budget_report"]["context"]
-            assert (len(context["documents"]), context["counts"] is None) == ((1, True), (0, False))[detail == "summary"]
+            assert (len(context["documents"]), context["counts"] is None) == ((1, True), (0, False))[
+                detail == "summary"
+            ]
 
 
 def test_large_report_is_cut_to_its_summary(start: Any, ask: Callable[..., Any]) -> None:

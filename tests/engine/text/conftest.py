@@ -150,9 +150,8 @@ def tool_call() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def smollm2_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def smollm2_tokenizer(smollm2_folder: Path) -> Any:
     """The default model's tokenizer, from its GGUF."""
     from engine.tokenizer import ModelTokenizer
-    from engine.weights import default_model_path, resolve_model
 
-    return ModelTokenizer.from_pretrained(resolve_model(str(default_model_path())))
+    return ModelTokenizer.from_pretrained(smollm2_folder)

@@ -1,5 +1,7 @@
 """Messages to segments, through templates with the habits of well-known models."""
 
+import contextlib
+import copy
 import json
 import re
 
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.chat_probe import ChatTemplateError
+from engine.tokenizer import ModelTokenizer
 
 TEMPLATES = ["chatml", "qwen", "llama", "gemma", "mistral", "deepseek", None]
 WEATHER = {
@@ -218,6 +221,28 @@ def test_refusals_say_why(make_tokenizer, say):
         gemma.render([])
     with pytest.raises(ChatTemplateError, match=r"tools\[0\]"):
         gemma.render([say("user", "hi")], [WEATHER])
+
+
+def test_a_template_that_takes_text_apart_is_refused(make_fast, say):
+    """Text that a template cuts or rewrites beyond recognition is an error, not a hole in the prompt."""
+    for cut in ("message.content[:9]", "message.content | replace('\"', '')", "message.content | reverse"):
+        fast = copy.deepcopy(make_fast("qwen", None))
+        fast.chat_template = "{% for message in messages %}{{ " + cut + " }}{% endfor %}"
+        with pytest.raises(ChatTemplateError, match="leaves out"):
+            ModelTokenizer(fast).render([say("user", "What is the refund period?")])
+
+
+def test_deeply_nested_arguments_end_in_an_error_or_a_prompt(tokenizer, say, tool_call):
+    """No depth of nesting crashes."""
+
+    def nested(depth):
+        arguments = '{"a":' * depth + "1" + "}" * depth
+        return [say("user", "x"), say("assistant", calls=[tool_call("lookup", arguments)])]
+
+    assert "lookup" in text_of(tokenizer.render(nested(50)))
+    for depth in (400, 900, 100_000):
+        with contextlib.suppress(ChatTemplateError):
+            assert "lookup" in text_of(tokenizer.render(nested(depth)))
 
 
 @pytest.mark.parametrize(

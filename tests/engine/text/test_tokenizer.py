@@ -93,6 +93,15 @@ def test_half_a_character_is_its_own_bytes(make_tokenizer):
         assert b"".join(pieces) == "🦕".encode()
 
 
+def test_unknown_characters_stay_unknown(make_tokenizer):
+    """A run of characters that the vocabulary lacks is one unknown token, also beside a text that spells it."""
+    tokenizer = make_tokenizer("unigram")
+    [unknown] = tokenizer.encode("🦕🦕🦕")
+    assert tokenizer.encode_control("<unk>") == [unknown]
+    assert unknown not in tokenizer.encode("<unk>")
+    assert tokenizer.encode("<unk>🦕🦕") == [*tokenizer.encode("<unk>"), unknown]
+
+
 def test_a_lone_surrogate_counts_as_a_replacement_character(tokenizer):
     """Half an emoji in the text is encoded as U+FFFD, and offsets still fit the text as it is."""
     assert tokenizer.encode("a\ud83d b") == tokenizer.encode("a\ufffd b")
