@@ -147,8 +147,9 @@ class EmbeddedEngine:
         self._end_streams()
 
     def _open(self, request: EngineRequest) -> _Stream:
-        if self._closed or self._death is not None or self._core is None:
-            raise EngineClosed(self._death or ("the engine is closed" if self._closed else "the engine is not started"))
+        death = self._death or (self._core.broken if self._core else None)
+        if self._closed or death is not None or self._core is None:
+            raise EngineClosed(death or ("the engine is closed" if self._closed else "the engine is not started"))
         if request.request_id in self._streams:
             raise EngineError(f"request id {request.request_id!r} is still live; give every request its own id")
         stream = self._streams[request.request_id] = _Stream(request)

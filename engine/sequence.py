@@ -115,7 +115,7 @@ class SequenceState:
         return [(instant, phase) for instant, phase in phases if instant is not None]
 
     def read(self, token: int) -> tuple[str, FinishReason | None]:
-        """The text that a drawn token makes safe to send, and the reason if it is the last; stop tokens have no text."""
+        """Text that a token makes safe to send, and the reason if it is the last. Stop tokens have no text."""
         if token in self.stop_ids:
             return "", "stop"
         text = self.text.push(token)

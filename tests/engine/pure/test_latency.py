@@ -17,6 +17,7 @@ def streams(s: Any, num_streams: int, **fields: Any) -> list[str]:
 
 
 def gaps(s: Any, names: list[str], after: float) -> list[float]:
+    """All inter-token times of these requests since `after`."""
     return [gap for name in names for gap in s.gaps(name, after)]
 
 

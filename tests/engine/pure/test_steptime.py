@@ -9,6 +9,7 @@ from engine.steptime import StepLoad, StepTimeModel
 
 
 def true_ms(load: StepLoad) -> float:
+    """What steps take on the machine of these tests."""
     return 10 + 0.12 * load.prefill_tokens + 5e-5 * load.prefill_pairs + 0.6 * load.decode_rows + 1e-3 * load[3]
 
 
@@ -19,12 +20,13 @@ def random_load(rng: random.Random) -> StepLoad:
     return StepLoad(tokens, tokens * rng.uniform(tokens / 2, 2000), rows, rows * rng.randrange(100, 1500))
 
 
-def learnt(noise: float = 0.0, stalls: float = 0.0, steps: int = 400, scale: float = 1.0) -> StepTimeModel:
+def learnt(noise: float = 0.0, stalls: float = 0.0) -> StepTimeModel:
+    """A model after 400 steps."""
     model, rng = StepTimeModel(), random.Random(3)
-    for _ in range(steps):
+    for _ in range(400):
         load = random_load(rng)
         stall = 30.0 if rng.random() < stalls else 1.0
-        model.observe(load, true_ms(load) * scale * rng.lognormvariate(0, noise) * stall)
+        model.observe(load, true_ms(load) * rng.lognormvariate(0, noise) * stall)
     return model
 
 
@@ -100,9 +102,8 @@ def test_prefill_within_is_the_inverse(ms: float, start: int) -> None:
     model = learnt()
     tokens = model.prefill_within(ms, start)
     assert model.prefill_ms(1, start) * tokens <= ms * 1.001
-    assert tokens * (model.prefill_ms(1, start) + model._coefficients[1] * (tokens - 1) / 2) == pytest.approx(
-        ms, rel=1e-3
-    )
+    with_attention = model.prefill_ms(1, start) + model._coefficients[1] * (tokens - 1) / 2
+    assert tokens * with_attention == pytest.approx(ms, rel=1e-3)
 
 
 DECODES = StepLoad(decode_rows=8, decode_context=8000)
