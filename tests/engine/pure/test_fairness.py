@@ -38,8 +38,8 @@ def test_saturated_teams_get_tokens_by_weight(simulation: Any, shape: str) -> No
     s = simulation(**options)
     for team, weight in WEIGHTS.items():
         s.feed(team, 24, lambda: (num_prompt, max_tokens), weight=weight)
-    s.play(until=30.0)
-    tokens = served(s, start=8.0)
+    s.play(until=22.0)
+    tokens = served(s, start=6.0)
     for team, weight in WEIGHTS.items():
         assert tokens[team] / tokens.total() == pytest.approx(weight / 7, rel=0.1)
 
@@ -50,7 +50,7 @@ def test_unequal_requests_still_share_by_weight(simulation: Any) -> None:
     shapes = {"a": (900, 16), "b": (100, 100), "c": (400, 40)}
     for team, shape in shapes.items():
         s.feed(team, 24, lambda shape=shape: shape, weight=WEIGHTS[team])
-    s.play(until=40.0)
+    s.play(until=30.0)
     service: Counter[str] = Counter()
     for request_id, times in s.times.items():
         request = s.requests[request_id]
@@ -90,13 +90,13 @@ def test_an_idle_team_earns_nothing(simulation: Any) -> None:
     """A team that comes late gets its share from then on; it is not served alone to catch up."""
     s = simulation()
     s.feed("early", 40, lambda: (300, 32))
-    s.play(until=20.0)
+    s.play(until=10.0)
     s.feed("late", 40, lambda: (300, 32))
-    s.play(until=24.0)
-    tokens = served(s, start=20.0)
+    s.play(until=14.0)
+    tokens = served(s, start=10.0)
     assert tokens["early"] >= 0.8 * tokens["late"]
-    s.play(until=40.0)
-    tokens = served(s, start=24.0)
+    s.play(until=28.0)
+    tokens = served(s, start=14.0)
     assert tokens["early"] == pytest.approx(tokens["late"], rel=0.1)
 
 
