@@ -1,5 +1,6 @@
 """Which requests can never run here, whatever else runs: told at once, with the numbers, and without a retry time."""
 
+import math
 from dataclasses import dataclass
 
 from engine.batch import Runner
@@ -25,6 +26,11 @@ class Bounds:
         Raises:
             ValueError: one of the operator's is below 1.
         """
+        if not (config.overcommit >= 1.0 and config.max_itl_stretch > 1.0):
+            raise ValueError(
+                f"engine.overcommit is {config.overcommit} and engine.max_itl_stretch {config.max_itl_stretch}; the "
+                "first must be at least 1.0, the second more than 1.0"
+            )
         for name in ("max_running", "step_tokens", "max_queue_requests", "max_queue_tokens"):
             if getattr(config, name) < 1:
                 raise ValueError(f"engine.{name} is {getattr(config, name)}; it must be at least 1")
@@ -43,6 +49,11 @@ def num_kv_tokens(num_prompt: int, max_tokens: int) -> int:
     return num_prompt + max_tokens - 1
 
 
+def num_kv_blocks(request: EngineRequest, bounds: Bounds) -> int:
+    """KV blocks that a request fills at most."""
+    return -(-num_kv_tokens(len(request.prompt_token_ids), request.max_tokens) // bounds.block_size)
+
+
 def check_request(request: EngineRequest, bounds: Bounds) -> None:
     """Refuse a request that can never run.
 
@@ -59,6 +70,8 @@ def _malformed(request: EngineRequest, bounds: Bounds) -> str | None:
         return "the prompt is empty; send at least one token"
     if request.max_tokens < 1:
         return f"max_tokens is {request.max_tokens}; ask for at least 1"
+    if not request.weight > 0 or not math.isfinite(request.weight):
+        return f"weight is {request.weight}; it must be a positive number"
     if "" in request.stop:
         return "a stop string is empty; leave it out"
     lowest, highest = min(request.prompt_token_ids), max(request.prompt_token_ids)
@@ -76,10 +89,16 @@ def _too_large(request: EngineRequest, bounds: Bounds) -> str | None:
             f"{size} make {num_prompt + max_tokens}, more than the context of {bounds.max_context_tokens}; "
             "shorten the prompt or lower max_tokens"
         )
-    num_blocks = -(-num_kv_tokens(num_prompt, max_tokens) // bounds.block_size)
+    num_blocks = num_kv_blocks(request, bounds)
     if num_blocks > bounds.num_blocks:
         return (
             f"{size} need {num_blocks} KV blocks of {bounds.block_size} tokens, the pool has {bounds.num_blocks}; "
             "shorten the prompt, lower max_tokens or give the engine a larger KV pool"
+        )
+    share = bounds.num_blocks if request.kv_share is None else int(request.kv_share * bounds.num_blocks)
+    if num_blocks > share:
+        return (
+            f"{size} need {num_blocks} KV blocks, and team {request.team!r} may hold {share} of {bounds.num_blocks} "
+            f"(kv_share {request.kv_share}); shorten the prompt, lower max_tokens or raise kv_share"
         )
     return None

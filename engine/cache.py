@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 
 from engine.blocks import BlockPool
+from engine.integrity import check_idle, check_leases
 from engine.lease import Lease
 from engine.prefix import Namespace, Node, PrefixTree, Tokens, tokens_themselves
 
@@ -41,17 +42,36 @@ class KVCache:
         """Blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def admit(self, namespace: Namespace, tokens: Sequence[int], num_blocks: int) -> Lease | None:
+    @property
+    def num_available(self) -> int:
+        """Blocks that nobody holds and that are promised to nobody."""
+        return self.pool.num_free + self.pool.num_idle - self._reserved
+
+    def look_up(self, namespace: Namespace, tokens: Sequence[int], found: list[Node]) -> int:
+        """Bring `found`, what was cached of `tokens` when they were last looked up, up to date.
+
+        Returns how many tokens are not cached; the last never is, so that it is left to compute. Blocks are evicted
+        from the end of a prefix, so only the last nodes can have gone.
+        """
+        while found and found[-1] not in self._tree:
+            found.pop()
+        most = (len(tokens) - 1) // self.block_size - len(found) if self._sharing else 0
+        if most > 0:
+            found += islice(self._tree.find(namespace, tokens, found[-1] if found else None, len(found)), most)
+        return len(tokens) - len(found) * self.block_size
+
+    def admit(
+        self, namespace: Namespace, tokens: Sequence[int], num_blocks: int, found: list[Node] | None = None
+    ) -> Lease | None:
         """Lease `num_blocks` in all for a sequence that knows `tokens`, beginning with what is cached of them.
 
-        The cached part never covers all of `tokens`: the last is left to compute. Blocks that are not cached are
-        promised, and taken by `allocate` as they are needed. None if that promise could not be kept now.
+        `found` is what `look_up` says, if it was asked. Blocks that are not cached are promised, and taken by
+        `allocate` as they are needed. None if that promise could not be kept now.
         """
         lease = Lease(namespace, tokens, num_blocks)
-        found = self._find(lease)
+        found = self._find(lease) if found is None else found
         idle_found = sum(self.pool.refs(node.block) == 0 for node in found)
-        available = self.pool.num_free + self.pool.num_idle - idle_found - self._reserved
-        if lease.reserved - len(found) > available:
+        if lease.reserved - len(found) > self.num_available - idle_found:
             return None
         self._reserved += lease.reserved
         self._adopt(lease, found)
@@ -64,6 +84,26 @@ class KVCache:
         found = self._find(lease)
         self._adopt(lease, found)
         return len(found) * self.block_size
+
+    def next_block(self, lease: Lease) -> Hashable | None:
+        """What identifies the block that `lease` has to fill next, wherever others have to fill the same.
+
+        None where no other sequence could use it. Valid until the tree changes.
+        """
+        return self._place(lease.namespace, lease.tokens, lease.node, lease.num_filed) if not lease.unfiled else None
+
+    def block_after(self, namespace: Namespace, tokens: Sequence[int], found: list[Node]) -> Hashable | None:
+        """What `next_block` would say of a sequence that begins with the blocks `found`."""
+        return self._place(namespace, tokens, found[-1] if found else None, len(found))
+
+    def promise(self, lease: Lease, num_tokens: int) -> bool:
+        """See to it that blocks for `num_tokens` are promised; False if there are too few."""
+        missing = self.blocks_for(num_tokens) - len(lease.table) - lease.reserved
+        if missing > self.num_available:
+            return False
+        lease.reserved += max(0, missing)
+        self._reserved += max(0, missing)
+        return True
 
     def allocate(self, lease: Lease, num_tokens: int) -> None:
         """Take promised blocks until the table covers `num_tokens`, evicting idle blocks where none is free."""
@@ -106,6 +146,10 @@ class KVCache:
         """Tokens of this prefix that are in full cached blocks. Takes no lock and moves nothing in LRU order."""
         return self.block_size * sum(1 for _ in self._tree.find(namespace, token_ids, None, 0))
 
+    def blocks_by_namespace(self) -> dict[Namespace, int]:
+        """Cached blocks, in use and idle, by namespace; from any thread."""
+        return self._tree.num_blocks_by_namespace()
+
     def flush(self, namespace: Namespace | None = None) -> int:
         """Free all idle blocks, or those of one namespace; returns how many."""
         blocks = [b for b in self.pool.idle_blocks() if namespace in (None, self._tree.node(b).namespace)]
@@ -119,27 +163,22 @@ class KVCache:
         Raises:
             RuntimeError: naming what is wrong.
         """
-        leases = list(leases)
         self.pool.check()
         self._tree.check()
-        holders = [0] * self.pool.num_blocks
-        for lease in leases:
-            self._check_lease(lease)
-            for block in lease.table:
-                holders[block] += 1
-        wrong = [b for b, held in enumerate(holders) if held != self.pool.refs(b)]
-        if wrong:
-            raise RuntimeError(f"blocks {wrong} are held by {[holders[b] for b in wrong]} tables, counted otherwise")
-        self._check_idle()
-        available = self.pool.num_free + self.pool.num_idle
-        if not sum(lease.reserved for lease in leases) == self._reserved <= available:
-            raise RuntimeError(f"{self._reserved} blocks are promised, {available} are available")
+        check_leases(self.pool, self._tree, list(leases), self._reserved)
+        check_idle(self.pool, self._tree)
 
     def _find(self, lease: Lease) -> list[Node]:
-        if not self._sharing or lease.unfiled:
-            return []
         most = (len(lease.tokens) - 1) // self.block_size - lease.num_filed
-        return list(islice(self._tree.find(lease.namespace, lease.tokens, lease.node, lease.num_filed), max(most, 0)))
+        if not self._sharing or lease.unfiled or most <= 0:
+            return []
+        return list(islice(self._tree.find(lease.namespace, lease.tokens, lease.node, lease.num_filed), most))
+
+    def _place(self, namespace: Namespace, tokens: Sequence[int], node: Node | None, index: int) -> Hashable | None:
+        end = (index + 1) * self.block_size
+        if not self._sharing or end >= len(tokens):
+            return None
+        return node or namespace, tuple(tokens[end - self.block_size : end])
 
     def _adopt(self, lease: Lease, found: list[Node]) -> None:
         for node in found:
@@ -170,22 +209,3 @@ class KVCache:
     def _forget(self, block: int) -> None:
         self._tree.remove(block)
         self.pool.free_idle(block)
-
-    def _check_lease(self, lease: Lease) -> None:
-        lease.check(self.block_size)
-        own = lease.table[lease.num_filed :]
-        if any(self.pool.refs(block) != 1 or block in self._tree for block in own):
-            raise RuntimeError(f"blocks {own} may still be written and are shared or filed")
-
-    def _check_idle(self) -> None:
-        seen: set[int] = set()
-        for block in self.pool.idle_blocks():
-            node = self._tree.node(block)
-            if not seen.issuperset(child.block for child in node.children.values()):
-                raise RuntimeError(f"idle block {block} would be evicted before its children")
-            seen.add(block)
-        filed_free = [
-            b for b in range(self.pool.num_blocks) if b in self._tree and not self.pool.refs(b) and b not in seen
-        ]
-        if filed_free:
-            raise RuntimeError(f"free blocks {filed_free} are still in the tree")

@@ -26,7 +26,12 @@ class EngineConfig:
     max_running: int = 32
     """Sequences decoded together in one step."""
     step_tokens: int = 512
-    """Tokens computed in one step: decodes first, the rest is prefill chunks."""
+    """Tokens computed in one step at most: decodes first, the rest is prefill chunks."""
+    max_itl_stretch: float = 2.0
+    """How many times as long as without prefill a step may take while somebody reads an interactive answer."""
+    overcommit: float = 1.0
+    """Outputs are promised KV blocks for 1 / `overcommit` of their tokens. At 1.0 nothing that runs is ever preempted;
+    above, the last arrived gives way, and is computed again, when the blocks run out."""
     max_queue_requests: int = 256
     max_queue_tokens: int = 262_144
     num_threads: int | None = None

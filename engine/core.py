@@ -10,12 +10,19 @@ from engine.cache import KVCache
 from engine.config import EngineConfig
 from engine.counters import Counters
 from engine.detokenize import TokenBytes
+from engine.entry import Entry
 from engine.errors import EngineError
+from engine.forecast import Forecast
+from engine.pace import Pace
 from engine.prefix import Namespace, Tokens, tokens_themselves
 from engine.request import Delta, EngineRequest, EngineStats, FinishReason
-from engine.scheduler import Scheduled, Scheduler
+from engine.running import RunningSet
+from engine.scheduler import Scheduled, Scheduler, Step
 from engine.sequence import SequenceState
+from engine.snapshot import snapshot
+from engine.steptime import StepTimeModel
 from engine.table import Emitted, RequestTable
+from engine.teams import OUTPUT_COST, Teams
 from engine.waiting import WaitingQueue
 
 MAX_FAILURES_IN_A_ROW = 5
@@ -44,14 +51,20 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
         key: Callable[[Tokens], Hashable] = tokens_themselves,
     ) -> None:
-        bounds, eos_token_ids = Bounds.of(config, runner), runner.model.eos_token_ids
-        waiting = WaitingQueue(config.max_queue_requests, config.max_queue_tokens)
+        bounds, model = Bounds.of(config, runner), StepTimeModel()
         self.cache = KVCache(runner.num_blocks, runner.block_size, sharing=config.prefix_sharing, key=key)
         self.counters = Counters()
         self.broken: str | None = None
         """Set when steps keep failing: nothing more should be asked of this engine."""
-        self._scheduler = Scheduler(self.cache, waiting, max_running=config.max_running, step_tokens=config.step_tokens)
-        self._table = RequestTable(bounds, self._scheduler, self.cache.pool, self.counters, eos_token_ids, token_bytes)
+        self._model, pace, teams = model, Pace(model, config.max_itl_stretch), Teams()
+        waiting = WaitingQueue(config.max_queue_requests, config.max_queue_tokens, teams, self.cache, model.prefill_s)
+        self._running = RunningSet(self.cache, waiting, teams, config.max_running)
+        entry = Entry(self._running, self.cache, config.overcommit)
+        self._scheduler = Scheduler(config, self._running, entry, self.cache, pace)
+        forecast = Forecast(config, self._running, self.cache, model, pace)
+        self._table = RequestTable(
+            bounds, self._running, forecast, self.cache.pool, self.counters, runner.model.eos_token_ids, token_bytes
+        )
         self._runner = runner
         self._clock = clock
         self._failures_in_a_row = 0
@@ -67,7 +80,8 @@ class EngineCore:
         Raises:
             EngineError: a request with this id is live.
         """
-        return self._table.add(request, arrived)
+        with self._lock:
+            return self._table.add(request, arrived, self._clock())
 
     def cancel(self, request_id: str, asked_at_step: int | None = None) -> list[Emitted]:
         """End a request with `cancelled`, wherever it is; unknown ids are ignored.
@@ -87,16 +101,16 @@ class EngineCore:
         started = self._clock()
         with self._lock:
             emitted = self._table.expire(started)
-            batch = self._schedule(started)
-        if not batch:
+            step = self._schedule(started)
+        if not step.batch:
             return emitted
         try:
-            drawn = self._run(batch)
+            drawn = self._run(step.batch)
         except Exception as error:
             with self._lock:
-                return emitted + self._fail(batch, error, started)
+                return emitted + self._fail(step, error)
         with self._lock:
-            return emitted + self._commit(batch, drawn, started)
+            return emitted + self._commit(step, drawn)
 
     def end_all(self, reason: FinishReason, message: str | None = None) -> list[Emitted]:
         """End every live request."""
@@ -118,28 +132,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """A snapshot; from any thread."""
-        pool, counters, waiting = self.cache.pool, self.counters, self._scheduler.waiting
-        num_free, num_idle = pool.num_free, pool.num_idle
-        return EngineStats(
-            ready=self.broken is None,
-            healthy=self.broken is None,
-            num_running=len(self._scheduler.running),
-            num_waiting=len(waiting),
-            waiting_tokens=waiting.num_tokens,
-            blocks_total=pool.num_blocks,
-            blocks_in_use=pool.num_blocks - num_free - num_idle,
-            blocks_idle=num_idle,
-            blocks_free=num_free,
-            prompt_tokens_total=counters.prompt_tokens,
-            cached_tokens_total=counters.cached_tokens,
-            output_tokens_total=counters.output_tokens,
-            steps_total=counters.num_steps,
-            preemptions_total=counters.preemptions,
-            finished_total=dict(counters.finished),
-            cancel_to_free_steps=dict(counters.cancel_to_free_steps),
-            step_ms_mean=counters.step_ms_mean,
-            detail=self.broken,
-        )
+        return snapshot(self.counters, self._running, self.cache, self._model, self.broken)
 
     def check_integrity(self) -> None:
         """Prove table, queue, tree and pool consistent; between steps only.
@@ -148,14 +141,14 @@ class EngineCore:
             RuntimeError: naming what is wrong.
         """
         self._table.check_integrity()
-        self.cache.check_integrity(seq.lease for seq in self._scheduler.running.values() if seq.lease is not None)
+        self.cache.check_integrity(seq.lease for seq in self._running.sequences.values() if seq.lease is not None)
 
-    def _schedule(self, now: float) -> list[Scheduled]:
+    def _schedule(self, now: float) -> Step:
         self.cache.pool.now = now
-        batch = self._scheduler.schedule(now)
-        if len(self._table) and not batch:
+        step = self._scheduler.schedule(now)
+        if len(self._table) and not step.batch:
             raise EngineError(f"no progress: {len(self._table)} requests are live and nothing can be scheduled")
-        return batch
+        return step
 
     def _run(self, batch: list[Scheduled]) -> list[int | None]:
         drawn = self._runner.run([scheduled.work for scheduled in batch])
@@ -163,9 +156,10 @@ class EngineCore:
             raise EngineError(f"the runner drew {drawn} for a batch of {len(batch)}")
         return drawn
 
-    def _commit(self, batch: list[Scheduled], drawn: list[int | None], started: float) -> list[Emitted]:
+    def _commit(self, step: Step, drawn: list[int | None]) -> list[Emitted]:
         """File what was computed, append what was drawn, end what is done."""
-        now = self._end_step(sum(len(scheduled.work.token_ids) for scheduled in batch), started)
+        now, batch = self._end_step(step), step.batch
+        self._model.observe(step.load, (now - step.now) * 1000)
         self._failures_in_a_row = 0
         used_ratio = self.cache.pool.num_in_use / self.cache.pool.num_blocks
         emitted: list[Emitted] = []
@@ -176,57 +170,48 @@ class EngineCore:
                 emitted += self._append(scheduled.seq, token, now)
         return emitted
 
-    def _fail(self, batch: list[Scheduled], error: Exception, started: float) -> list[Emitted]:
+    def _fail(self, step: Step, error: Exception) -> list[Emitted]:
         """End the requests of a failed step; none is tried again, so a poisonous one cannot spin."""
-        now = self._end_step(0, started)
+        now = self._end_step(step)
         self._failures_in_a_row += 1
         message = f"the model step failed: {type(error).__name__}: {error}"
         if self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             self.broken = f"{self._failures_in_a_row} steps in a row failed; the last: {message}"
         emitted: list[Emitted] = []
-        for scheduled in batch:
+        for scheduled in step.batch:
             emitted += self._table.end(scheduled.seq, "failed", now, message=message, retryable=True)
         return emitted
 
-    def _end_step(self, num_tokens: int, started: float) -> float:
+    def _end_step(self, step: Step) -> float:
         now = self._clock()
         self.cache.pool.now = now
-        self.counters.step(num_tokens, started, now)
+        self.counters.step(step.now, now)
         return now
 
     def _advance(self, seq: SequenceState, num_tokens: int) -> None:
         """Count computed tokens and file the blocks that they fill."""
-        assert seq.lease is not None
-        if seq.num_computed < seq.num_prompt:
-            seq.meter.num_computed += num_tokens
-        seq.num_computed += num_tokens
-        self.cache.commit(seq.lease, seq.num_computed)
+        lease = seq.lease
+        assert lease is not None
+        if num_prompt := seq.proceed(num_tokens, cached=False):
+            seq.team.served += num_prompt / seq.request.weight
+        if seq.num_computed >= (lease.num_filed + 1) * self.cache.block_size:
+            self.cache.commit(lease, seq.num_computed)
 
     def _append(self, seq: SequenceState, token: int, now: float) -> list[Emitted]:
         """Add a drawn token; returns its delta, and the finish if it was the last."""
         seq.tokens.append(token)
         seq.meter.token(now)
+        seq.team.served += OUTPUT_COST / seq.request.weight
         self.counters.output_tokens += 1
-        if seq.num_output == 1:
+        if len(seq.tokens) == seq.num_prompt + 1:
             seq.next_phase()
-            self.counters.prompt_tokens += seq.num_prompt
-            self.counters.cached_tokens += seq.meter.num_cached
+            self.counters.first_token(
+                seq.num_prompt, seq.meter.num_cached, seq.meter.predicted_ttft_s, now - seq.meter.arrived
+            )
         try:
-            text, reason = _read(seq, token)
+            text, reason = seq.read(token)
         except Exception as error:
             message = f"token {token} has no text: {type(error).__name__}: {error}"
             return self._table.end(seq, "failed", now, message=message, retryable=True)
         emitted: list[Emitted] = [(seq.request.request_id, Delta(text, (token,)))]
         return emitted + self._table.end(seq, reason, now) if reason else emitted
-
-
-def _read(seq: SequenceState, token: int) -> tuple[str, FinishReason | None]:
-    """The text that a token makes safe to send, and the reason if it is the last. A stop token has no text."""
-    if token in seq.stop_ids:
-        return "", "stop"
-    text = seq.text.push(token)
-    if seq.text.stopped:
-        return text, "stop"
-    if seq.num_output >= seq.request.max_tokens:
-        return text, "length"
-    return text, None

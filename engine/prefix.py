@@ -4,6 +4,7 @@ A block's place is (namespace, parent, its own tokens). Namespaces are tuples co
 `("a", "bc")` are as far apart as any two.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 Namespace = tuple[str, ...]
@@ -39,15 +40,20 @@ class PrefixTree:
     """
 
     def __init__(self, block_size: int, key: Callable[[Tokens], Hashable] = tokens_themselves) -> None:
-        self._block_size = block_size
+        self.block_size = block_size
         self._key = key
         self._roots: dict[Namespace, Node] = {}
         self._nodes: dict[int, Node] = {}
+        self._sizes: dict[Namespace, int] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def __contains__(self, block: int) -> bool:
+    def __contains__(self, node: Node) -> bool:
+        return self._nodes.get(node.block) is node
+
+    def has_block(self, block: int) -> bool:
+        """Whether this block is filed."""
         return block in self._nodes
 
     def find(self, namespace: Namespace, token_ids: Sequence[int], after: Node | None, first: int) -> Iterator[Node]:
@@ -56,12 +62,12 @@ class PrefixTree:
         `after` is the node of block `first - 1`, None for the namespace's root.
         """
         node = after or self._roots.get(namespace)
-        end = (first + 1) * self._block_size
+        end = (first + 1) * self.block_size
         while node is not None and end <= len(token_ids):
-            node = self._child(node, tuple(token_ids[end - self._block_size : end]))
+            node = self._child(node, tuple(token_ids[end - self.block_size : end]))
             if node is not None:
                 yield node
-            end += self._block_size
+            end += self.block_size
 
     def insert(self, namespace: Namespace, parent: Node | None, tokens: Tokens, block: int) -> Node | None:
         """The node for `tokens` after `parent`: the one that exists, else a new one that holds `block`.
@@ -73,6 +79,7 @@ class PrefixTree:
         node = parent.children.get(key)
         if node is None:
             node = parent.children[key] = self._nodes[block] = Node(namespace, parent, tokens, block)
+            self._sizes[namespace] = self._sizes.get(namespace, 0) + 1
         return node if node.tokens == tokens else None
 
     def remove(self, block: int) -> None:
@@ -86,8 +93,14 @@ class PrefixTree:
             raise RuntimeError(f"block {block} is no leaf: {len(node.children)} children")
         del self._nodes[block]
         del node.parent.children[self._key(node.tokens)]
+        self._sizes[node.namespace] -= 1
         if not node.parent.children and node.parent.block == NO_BLOCK:
             del self._roots[node.namespace]
+            del self._sizes[node.namespace]
+
+    def num_blocks_by_namespace(self) -> dict[Namespace, int]:
+        """Blocks filed in each namespace; a copy that any thread may ask for."""
+        return self._sizes.copy()
 
     def node(self, block: int) -> Node:
         """The node that holds this block."""
@@ -108,10 +121,12 @@ class PrefixTree:
             for key, child in node.children.items():
                 if child.parent is not node or child.namespace != node.namespace or self._key(child.tokens) != key:
                     raise RuntimeError(f"block {child.block} is filed in the wrong place")
-                if len(child.tokens) != self._block_size or child.block in reachable:
+                if len(child.tokens) != self.block_size or child.block in reachable:
                     raise RuntimeError(f"block {child.block} is not full, or filed twice")
                 reachable[child.block] = child
                 stack.append(child)
+        if Counter(node.namespace for node in reachable.values()) != self._sizes:
+            raise RuntimeError(f"blocks by namespace are miscounted: {self._sizes}")
         if reachable != self._nodes:
             raise RuntimeError(f"block index {sorted(self._nodes)} differs from the tree {sorted(reachable)}")
 

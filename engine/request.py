@@ -53,7 +53,11 @@ class EngineRequest:
     deadlines: Deadlines = field(default_factory=Deadlines)
     team: str = ""
     weight: float = 1.0
+    """The team's, against other teams' under load."""
     priority: int = 0
+    """Against other requests of the same team."""
+    kv_share: float | None = None
+    """The part of the KV pool that the team's running requests may need together; None is all of it."""
     objective: Objective = "interactive"
     messages: tuple[Mapping[str, Any], ...] = ()
     """The planned chat messages, for engines that take text."""
@@ -113,6 +117,19 @@ class Finish:
 Event = Delta | Finish
 
 
+OTHER_NAMESPACES = ("other",)
+OTHER_TEAMS = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class TeamStats:
+    """One team's live requests, and the KV blocks that the running ones may need together."""
+
+    num_running: int
+    num_waiting: int
+    blocks_promised: int
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """A snapshot for metrics and `/readyz`; counters only grow."""
@@ -134,9 +151,25 @@ class EngineStats:
     preemptions_total: int = 0
     finished_total: Mapping[str, int] = field(default_factory=dict)
     """By finish reason."""
+    aborts_total: Mapping[str, int] = field(default_factory=dict)
+    """Requests that did not end by themselves, by cause: `cancelled`, `timeout_queue`, `timeout_first_token`,
+    `timeout_total`, `rejected_full` (the queue), `rejected_invalid` (can never run), `failed`."""
+    recomputed_tokens_total: int = 0
+    """Tokens computed again after preemptions, of requests that ended."""
     cancel_to_free_steps: Mapping[int, int] = field(default_factory=dict)
     """Histogram: engine steps from a cancel or a passed deadline to its blocks being free -> count."""
     step_ms_mean: float | None = None
+    step_ms_total: float = 0.0
+    step_ms_histogram: Mapping[float, int] = field(default_factory=dict)
+    """Upper bound in ms (the last is infinite) -> steps that took so long, and longer than the bound before."""
+    stalls_total: int = 0
+    """Steps that took more than three times what the step-time model expected."""
+    ttft_error_ratio: float | None = None
+    """Mean of |predicted - measured| / measured over the last hundred or so first tokens."""
+    blocks_by_namespace: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    """Cached KV blocks, in use and idle, of the largest namespaces; the rest together under `OTHER_NAMESPACES`."""
+    teams: Mapping[str, "TeamStats"] = field(default_factory=dict)
+    """Teams with live requests, the busiest; the rest together under `OTHER_TEAMS`."""
     detail: str | None = None
     """Why it is not healthy."""
 

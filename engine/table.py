@@ -3,33 +3,37 @@
 import math
 from collections.abc import Iterator
 
-from engine.admission import Bounds, check_request
+from engine.admission import Bounds, check_request, num_kv_blocks
 from engine.blocks import BlockPool
 from engine.counters import Counters
 from engine.detokenize import TextStream, TokenBytes
 from engine.errors import EngineError, RequestRejected
+from engine.forecast import Forecast
+from engine.meter import Meter, usage
 from engine.request import Delta, EngineRequest, Event, Finish, FinishReason, Phase, Usage
-from engine.scheduler import Scheduler
-from engine.sequence import Meter, SequenceState, usage
+from engine.running import RunningSet
+from engine.sequence import SequenceState
 
 Emitted = tuple[str, Event]
 """A request's id and its event."""
 
 
 class RequestTable:
-    """Every live request stands here and either waits or runs in the scheduler; `end` is the only way out."""
+    """Every live request stands here and either waits or runs; `end` is the only way out."""
 
     def __init__(
         self,
         bounds: Bounds,
-        scheduler: Scheduler,
+        running: RunningSet,
+        forecast: Forecast,
         pool: BlockPool,
         counters: Counters,
         eos_token_ids: frozenset[int],
         token_bytes: TokenBytes,
     ) -> None:
         self._bounds = bounds
-        self._scheduler = scheduler
+        self._running = running
+        self._forecast = forecast
         self._pool = pool
         self._counters = counters
         self._eos_token_ids = eos_token_ids
@@ -49,7 +53,7 @@ class RequestTable:
         """The live request with this id."""
         return self._sequences.get(request_id)
 
-    def add(self, request: EngineRequest, arrived: float) -> list[Emitted]:
+    def add(self, request: EngineRequest, arrived: float, now: float) -> list[Emitted]:
         """Queue a request; the answer is empty, or its `rejected` finish.
 
         Raises:
@@ -59,8 +63,7 @@ class RequestTable:
             raise EngineError(f"request id {request.request_id!r} is still live; give every request its own id")
         try:
             check_request(request, self._bounds)
-            seq = self._sequence(request, arrived)
-            self._scheduler.waiting.add(seq, self._counters.tokens_per_s)
+            seq = self._queue(request, arrived, now)
         except RequestRejected as error:
             return [(request.request_id, self._rejected(error, len(request.prompt_token_ids)))]
         except (TypeError, ValueError) as error:  # a caller's bug must not take the engine thread down
@@ -93,11 +96,14 @@ class RequestTable:
     ) -> list[Emitted]:
         """Take a request out for good: blocks back, held text out, one finish."""
         self._pool.now = now
-        lease, num_blocks = seq.lease, len(seq.lease.table) if seq.lease else 0
-        self._scheduler.remove(seq)
+        is_complete = reason in ("stop", "length")
+        self._running.remove(seq, complete=is_complete)
         del self._sequences[seq.request.request_id]
         self._counters.finished[reason] += 1
-        taken = usage(seq, lease, num_blocks, self._bounds.block_bytes, now)
+        self._counters.recomputed_tokens += seq.meter.num_recomputed
+        if not is_complete:
+            self._counters.aborts[f"{reason}_{phase}" if phase else reason] += 1
+        taken = usage(seq.meter, seq.num_prompt, seq.num_output, self._bounds.block_bytes, now)
         held = seq.text.finish()
         emitted: list[Emitted] = [(seq.request.request_id, Delta(held, ()))] if held else []
         finish = Finish(reason, taken, phase=phase, message=message, retryable=retryable)
@@ -109,30 +115,38 @@ class RequestTable:
         Raises:
             RuntimeError: naming what is wrong.
         """
-        waiting = list(self._scheduler.waiting)
-        scheduled = [*self._scheduler.running.values(), *waiting]
-        if sorted(seq.seq_id for seq in scheduled) != sorted(seq.seq_id for seq in self):
+        known = [*self._running.sequences.values(), *self._running.waiting]
+        if sorted(seq.seq_id for seq in known) != sorted(seq.seq_id for seq in self):
             raise RuntimeError("a live request is neither waiting nor running, or a dead one still is")
-        if self._scheduler.waiting.num_tokens != sum(seq.num_prompt for seq in waiting):
-            raise RuntimeError("the queue's tokens are miscounted")
+        self._running.check_integrity()
 
-    def _sequence(self, request: EngineRequest, arrived: float) -> SequenceState:
+    def _queue(self, request: EngineRequest, arrived: float, now: float) -> SequenceState:
+        num_prompt, waiting = len(request.prompt_token_ids), self._running.waiting
+        team = self._running.teams.of(request.team, request.weight)
+        if waiting.is_full(team, num_prompt):
+            self._running.teams.leave(team)
+            raise RequestRejected(waiting.describe_full(num_prompt), self._forecast.retry_after_s(now))
         self._next_id += 1
-        eos_token_ids = frozenset() if request.ignore_eos else self._eos_token_ids
         seq = SequenceState(
             request=request,
             seq_id=self._next_id,
             tokens=list(request.prompt_token_ids),
-            num_prompt=len(request.prompt_token_ids),
+            num_prompt=num_prompt,
             text=TextStream(self._token_bytes, request.stop),
-            stop_ids=eos_token_ids.union(request.stop_token_ids),
+            stop_ids=(frozenset() if request.ignore_eos else self._eos_token_ids).union(request.stop_token_ids),
             meter=Meter(arrived),
+            team=team,
+            num_blocks=num_kv_blocks(request, self._bounds),
         )
         seq.next_phase()
+        waiting.add(seq)
+        ttft_s = self._forecast.ttft_s(seq)
+        seq.meter.predicted_ttft_s = None if ttft_s is None else now - arrived + ttft_s
         return seq
 
     def _rejected(self, error: RequestRejected, num_prompt: int) -> Finish:
         self._counters.finished["rejected"] += 1
+        self._counters.aborts["rejected_invalid" if error.retry_after_s is None else "rejected_full"] += 1
         return Finish(
             "rejected",
             Usage(prompt_tokens=num_prompt),

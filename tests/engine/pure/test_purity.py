@@ -6,8 +6,9 @@ import sys
 import pytest
 
 PURE = [
-    "admission", "batch", "blocks", "cache", "config", "core", "counters", "detokenize", "errors", "fake", "lease",
-    "loop", "prefix", "request", "scheduler", "sequence", "table", "waiting",
+    "admission", "batch", "blocks", "cache", "config", "core", "counters", "detokenize", "entry", "errors", "fake",
+    "forecast", "integrity", "lease", "loop", "meter", "pace", "prefix", "request", "running", "scheduler", "sequence",
+    "snapshot", "steptime", "table", "teams", "waiting",
 ]  # fmt: skip
 
 
